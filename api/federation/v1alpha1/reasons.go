@@ -1,0 +1,134 @@
+package v1alpha1
+
+// Group and Version name the API.
+const (
+	Group      = "girassol.dev"
+	Version    = "v1alpha1"
+	APIVersion = Group + "/" + Version
+
+	KindFederation = "Federation"
+	KindSite       = "Site"
+)
+
+// SitePhase is where a site stands:
+//
+//	Idle -> Provisioning -> Joining -> Active -> Draining -> Idle
+//
+// and aside Lost, Blocked and Failed.
+type SitePhase string
+
+// The phases of a site.
+const (
+	SiteIdle         SitePhase = "Idle"
+	SiteProvisioning SitePhase = "Provisioning"
+	SiteJoining      SitePhase = "Joining"
+	SiteActive       SitePhase = "Active"
+	SiteDraining     SitePhase = "Draining"
+	SiteLost         SitePhase = "Lost"
+	SiteBlocked      SitePhase = "Blocked"
+	SiteFailed       SitePhase = "Failed"
+)
+
+// FederationPhase is where a federation stands; display only.
+type FederationPhase string
+
+// The phases of a federation.
+const (
+	FederationWaitingForModel FederationPhase = "WaitingForModel"
+	FederationWaitingForSites FederationPhase = "WaitingForSites"
+	FederationTraining        FederationPhase = "Training"
+	FederationPaused          FederationPhase = "Paused"
+	FederationCompleted       FederationPhase = "Completed"
+	FederationFailed          FederationPhase = "Failed"
+)
+
+// WindowState says whether a site's electricity is good enough.
+type WindowState string
+
+// The states of a window. Unknown is not Closed: the policy decides.
+const (
+	WindowOpen    WindowState = "Open"
+	WindowClosed  WindowState = "Closed"
+	WindowUnknown WindowState = "Unknown"
+)
+
+// Reason is a CamelCase word that says why. The same words appear in status,
+// events, metric labels and logs; they are API.
+type Reason string
+
+// Why a site takes part or does not.
+const (
+	ReasonEnergyFavourable   Reason = "EnergyFavourable"
+	ReasonWaitingForEnergy   Reason = "WaitingForEnergy"
+	ReasonSignalMissing      Reason = "SignalMissing"
+	ReasonSignalStale        Reason = "SignalStale"
+	ReasonSignalSuspect      Reason = "SignalSuspect"
+	ReasonConfirming         Reason = "Confirming"
+	ReasonMinimumOn          Reason = "MinimumOn"
+	ReasonMinimumOff         Reason = "MinimumOff"
+	ReasonOverride           Reason = "Override"
+	ReasonAdmittedByPolicy   Reason = "AdmittedByPolicy"
+	ReasonRequested          Reason = "Requested"
+	ReasonWaitingForAgent    Reason = "WaitingForAgent"
+	ReasonWaitingForTrainer  Reason = "WaitingForTrainer"
+	ReasonSynchronizing      Reason = "Synchronizing"
+	ReasonTraining           Reason = "Training"
+	ReasonReady              Reason = "Ready"
+	ReasonWaitingForRound    Reason = "WaitingForRound"
+	ReasonDrainRequested     Reason = "DrainRequested"
+	ReasonAgentLeaving       Reason = "AgentLeaving"
+	ReasonDrained            Reason = "Drained"
+	ReasonDrainTimeout       Reason = "DrainTimeout"
+	ReasonExcluded           Reason = "Excluded"
+	ReasonHeartbeatMissed    Reason = "HeartbeatMissed"
+	ReasonConnectionLost     Reason = "ConnectionLost"
+	ReasonSuperseded         Reason = "Superseded"
+	ReasonReplicaDiverged    Reason = "ReplicaDiverged"
+	ReasonWrongFederation    Reason = "WrongFederation"
+	ReasonUnknownSite        Reason = "UnknownSite"
+	ReasonIdentityMismatch   Reason = "IdentityMismatch"
+	ReasonUnsupportedVersion Reason = "UnsupportedVersion"
+)
+
+// What a federation does or waits for, and how a round ended.
+const (
+	ReasonWaitingForModel    Reason = "WaitingForModel"
+	ReasonWaitingForSites    Reason = "WaitingForSites"
+	ReasonQuorumLost         Reason = "QuorumLost"
+	ReasonPaused             Reason = "Paused"
+	ReasonCompleted          Reason = "Completed"
+	ReasonCollecting         Reason = "Collecting"
+	ReasonCommitting         Reason = "Committing"
+	ReasonCommitted          Reason = "Committed"
+	ReasonRoundDeadline      Reason = "RoundDeadline"
+	ReasonTooFewUpdates      Reason = "TooFewUpdates"
+	ReasonNothingToMerge     Reason = "NothingToMerge"
+	ReasonTooManyVoidRounds  Reason = "TooManyVoidRounds"
+	ReasonCommitLogFailed    Reason = "CommitLogFailed"
+	ReasonCoordinatorStopped Reason = "CoordinatorStopped"
+	ReasonFenced             Reason = "Fenced"
+	ReasonShutdown           Reason = "Shutdown"
+)
+
+// Why an update was not taken.
+const (
+	ReasonStaleRound        Reason = "StaleRound"
+	ReasonFencedEpoch       Reason = "FencedEpoch"
+	ReasonNotGranted        Reason = "NotGranted"
+	ReasonInvalidWeight     Reason = "InvalidWeight"
+	ReasonNotFinite         Reason = "NotFinite"
+	ReasonShapeMismatch     Reason = "ShapeMismatch"
+	ReasonDTypeMismatch     Reason = "DTypeMismatch"
+	ReasonUnknownTensor     Reason = "UnknownTensor"
+	ReasonMissingTensor     Reason = "MissingTensor"
+	ReasonEncodingMismatch  Reason = "EncodingMismatch"
+	ReasonTooLarge          Reason = "TooLarge"
+	ReasonChecksumMismatch  Reason = "ChecksumMismatch"
+	ReasonTruncated         Reason = "Truncated"
+	ReasonMalformed         Reason = "Malformed"
+	ReasonUnexpectedOffset  Reason = "UnexpectedOffset"
+	ReasonConflictingUpdate Reason = "ConflictingUpdate"
+	ReasonAlreadySeeded     Reason = "AlreadySeeded"
+	ReasonTrainerFailed     Reason = "TrainerFailed"
+	ReasonTrainerTimeout    Reason = "TrainerTimeout"
+)
