@@ -1,0 +1,69 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+)
+
+const exponent = 0x7f800000
+
+// Finite returns the index of the first NaN or infinity of x, -1 if there is
+// none.
+func Finite(x []float32) int {
+	at := 0
+	for len(x) >= 8 {
+		// An exponent of all ones carries into the sign bit when its lowest
+		// bit is added; nothing else does.
+		v := (*[8]float32)(x)
+		c := math.Float32bits(v[0])&exponent + 1<<23
+		c |= math.Float32bits(v[1])&exponent + 1<<23
+		c |= math.Float32bits(v[2])&exponent + 1<<23
+		c |= math.Float32bits(v[3])&exponent + 1<<23
+		c |= math.Float32bits(v[4])&exponent + 1<<23
+		c |= math.Float32bits(v[5])&exponent + 1<<23
+		c |= math.Float32bits(v[6])&exponent + 1<<23
+		c |= math.Float32bits(v[7])&exponent + 1<<23
+		if c>>31 != 0 {
+			break
+		}
+		x = x[8:]
+		at += 8
+	}
+	for i, v := range x {
+		if math.Float32bits(v)&exponent == exponent {
+			return at + i
+		}
+	}
+	return -1
+}
+
+// SumSquares is the squared Euclidean norm of x in float64, summed in four
+// interleaved lanes and then lane by lane.
+func SumSquares(x []float32) float64 { return Dot(x, x) }
+
+// Dot is the inner product of x and y in float64, summed in the same order as
+// SumSquares. The lengths must be equal.
+func Dot(x, y []float32) float64 {
+	sameLength("Dot", len(x), len(y))
+	var s0, s1, s2, s3 float64
+	for len(x) >= 4 && len(y) >= 4 {
+		a, b := (*[4]float32)(x), (*[4]float32)(y)
+		s0 += float64(float64(a[0]) * float64(b[0]))
+		s1 += float64(float64(a[1]) * float64(b[1]))
+		s2 += float64(float64(a[2]) * float64(b[2]))
+		s3 += float64(float64(a[3]) * float64(b[3]))
+		x, y = x[4:], y[4:]
+	}
+	for i := range x {
+		s0 += float64(float64(x[i]) * float64(y[i]))
+	}
+	return s0 + s1 + s2 + s3
+}
+
+// sameLength panics: a length that differs is a defect of the caller, never of
+// what a site sent.
+func sameLength(op string, a, b int) {
+	if a != b {
+		panic(fmt.Sprintf("kernel: %s of %d and %d elements", op, a, b))
+	}
+}
