@@ -249,7 +249,11 @@ func (x *SetMembershipRequest) GetSignal() *Signal {
 type SetMembershipResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the membership was another one before.
-	Changed       bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed bool `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	// What is in force now, and why.
+	Membership    Membership `protobuf:"varint,2,opt,name=membership,proto3,enum=girassol.coordinator.v1.Membership" json:"membership,omitempty"`
+	Reason        string     `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string     `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +293,27 @@ func (x *SetMembershipResponse) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *SetMembershipResponse) GetMembership() Membership {
+	if x != nil {
+		return x.Membership
+	}
+	return Membership_MEMBERSHIP_UNSPECIFIED
+}
+
+func (x *SetMembershipResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetMembershipResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 type Signal struct {
@@ -1314,9 +1339,14 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"deadlineMs\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x127\n" +
-	"\x06signal\x18\x06 \x01(\v2\x1f.girassol.coordinator.v1.SignalR\x06signal\"1\n" +
+	"\x06signal\x18\x06 \x01(\v2\x1f.girassol.coordinator.v1.SignalR\x06signal\"\xa8\x01\n" +
 	"\x15SetMembershipResponse\x12\x18\n" +
-	"\achanged\x18\x01 \x01(\bR\achanged\"\xd8\x01\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12C\n" +
+	"\n" +
+	"membership\x18\x02 \x01(\x0e2#.girassol.coordinator.v1.MembershipR\n" +
+	"membership\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xd8\x01\n" +
 	"\x06Signal\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x16\n" +
@@ -1480,32 +1510,33 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
 	5,  // 1: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
-	16, // 2: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	11, // 3: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	12, // 4: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	17, // 5: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	15, // 6: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	0,  // 7: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	5,  // 8: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	13, // 9: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	14, // 10: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	18, // 11: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	19, // 12: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	1,  // 13: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	2,  // 14: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	3,  // 15: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	6,  // 16: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	8,  // 17: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	10, // 18: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	10, // 19: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	4,  // 20: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	7,  // 21: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	9,  // 22: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	0,  // 2: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
+	16, // 3: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	11, // 4: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	12, // 5: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	17, // 6: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	15, // 7: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	0,  // 8: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	5,  // 9: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	13, // 10: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	14, // 11: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	18, // 12: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	19, // 13: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	1,  // 14: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	2,  // 15: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	3,  // 16: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	6,  // 17: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	8,  // 18: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	10, // 19: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	10, // 20: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	4,  // 21: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	7,  // 22: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	9,  // 23: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	19, // [19:24] is the sub-list for method output_type
+	14, // [14:19] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }

@@ -37,8 +37,11 @@ type AdminClient interface {
 	// Watch sends the status now and again after each change, at most once per
 	// interval.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FederationStatus], error)
-	// SetMembership says whether a site takes part. Saying the same again changes
-	// nothing but the reason, message and signal shown.
+	// SetMembership says whether a site takes part. With a signal it is the energy
+	// decision; without one it is a person's: DRAIN and EXCLUDE then hold until
+	// ADMIT, whatever the energy decision, and ADMIT lets that decide again (a site
+	// without one is admitted). Saying the same again changes nothing but the
+	// reason, message and signal shown. Unknown sites are NOT_FOUND.
 	SetMembership(ctx context.Context, in *SetMembershipRequest, opts ...grpc.CallOption) (*SetMembershipResponse, error)
 	// Pause lets the round in flight end and grants no other.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
@@ -120,8 +123,11 @@ type AdminServer interface {
 	// Watch sends the status now and again after each change, at most once per
 	// interval.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[FederationStatus]) error
-	// SetMembership says whether a site takes part. Saying the same again changes
-	// nothing but the reason, message and signal shown.
+	// SetMembership says whether a site takes part. With a signal it is the energy
+	// decision; without one it is a person's: DRAIN and EXCLUDE then hold until
+	// ADMIT, whatever the energy decision, and ADMIT lets that decide again (a site
+	// without one is admitted). Saying the same again changes nothing but the
+	// reason, message and signal shown. Unknown sites are NOT_FOUND.
 	SetMembership(context.Context, *SetMembershipRequest) (*SetMembershipResponse, error)
 	// Pause lets the round in flight end and grants no other.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
