@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/api/federation/v1alpha1"
+)
+
+// ChunkSize is the most payload bytes of one message: 1 MiB, the best of what
+// was measured, far below MaxMessage.
+const ChunkSize = 1 << 20
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CRC32C is the Castagnoli checksum of a chunk's payload.
+func CRC32C(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
+
+// Chunk is a PushRequest or a PullResponse.
+type Chunk interface {
+	GetOffset() uint64
+	GetCrc32C() uint32
+	GetPayload() []byte
+}
+
+// PayloadError says why a transfer cannot go on. Reason is one of
+// ChecksumMismatch, UnexpectedOffset, Truncated, TooLarge and Malformed.
+type PayloadError struct {
+	Reason  v1alpha1.Reason
+	Message string
+}
+
+func (e *PayloadError) Error() string { return "payload: " + e.Message }
+
+func payloadErrorf(r v1alpha1.Reason, format string, args ...any) error {
+	return &PayloadError{Reason: r, Message: fmt.Sprintf(format, args...)}
+}
+
+// SendPayload reads the bytes [from, size) of r and hands them to send in chunks
+// of at most ChunkSize, in order, each with its offset and CRC32C. The buffers
+// are SendPayload's own: the payload is good until send returns, and longer, as
+// long as gRPC needs it, where send puts it as it is into a PushRequest or
+// PullResponse of a stream that uses Codec.
+//
+// It stops at the first error of send and returns it as it is.
+func SendPayload(send func(offset uint64, crc uint32, payload []byte) error, r io.ReaderAt, size, from int64) error {
+	if from < 0 || from > size {
+		return payloadErrorf(v1alpha1.ReasonUnexpectedOffset, "cannot send from byte %d of %d", from, size)
+	}
+	for from < size {
+		n := int(min(size-from, ChunkSize))
+		if err := sendChunk(send, r, from, n, size); err != nil {
+			return err
+		}
+		from += int64(n)
+	}
+	return nil
+}
+
+func sendChunk(send func(uint64, uint32, []byte) error, r io.ReaderAt, from int64, n int, size int64) error {
+	o := newOutgoing()
+	defer o.release()
+	payload := o.block[:n]
+	if got, err := r.ReadAt(payload, from); got < n {
+		if err == nil || errors.Is(err, io.EOF) {
+			return payloadErrorf(v1alpha1.ReasonTruncated, "the source ends at byte %d of %d", from+int64(got), size)
+		}
+		return fmt.Errorf("payload: read byte %d of %d: %w", from, size, err)
+	}
+	return send(uint64(from), CRC32C(payload), payload)
+}
+
+// Receiver takes the chunks of one payload in order and writes them to w. Its
+// zero value is of no use; see NewReceiver.
+type Receiver struct {
+	w            io.Writer
+	offset, size int64
+}
+
+// NewReceiver returns a Receiver for the bytes [from, size). w gets the first of
+// them at its current position. The caller has checked that it wants so many.
+func NewReceiver(w io.Writer, size, from int64) *Receiver {
+	return &Receiver{w: w, offset: from, size: size}
+}
+
+// Offset is the byte at which the next chunk starts, where a broken transfer
+// resumes.
+func (r *Receiver) Offset() int64 { return r.offset }
+
+// Complete says whether all bytes have arrived.
+func (r *Receiver) Complete() bool { return r.offset >= r.size }
+
+// Take checks a chunk, writes its payload and releases it. A chunk that fails a
+// check, a *PayloadError, leaves w and the offset as they were.
+func (r *Receiver) Take(c Chunk) error {
+	defer Release(c)
+	p := c.GetPayload()
+	switch {
+	case len(p) == 0:
+		return payloadErrorf(v1alpha1.ReasonMalformed, "empty chunk at byte %d of %d", r.offset, r.size)
+	case len(p) > ChunkSize:
+		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes, at most %d are allowed", len(p), ChunkSize)
+	case c.GetOffset() != uint64(r.offset):
+		return payloadErrorf(v1alpha1.ReasonUnexpectedOffset, "chunk at byte %d, want byte %d of %d", c.GetOffset(), r.offset, r.size)
+	case int64(len(p)) > r.size-r.offset:
+		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes at byte %d goes past the end at byte %d", len(p), r.offset, r.size)
+	}
+	if got := CRC32C(p); got != c.GetCrc32C() {
+		return payloadErrorf(v1alpha1.ReasonChecksumMismatch, "CRC32C %08x of the chunk at byte %d, its sender computed %08x", got, r.offset, c.GetCrc32C())
+	}
+	n, err := r.w.Write(p)
+	r.offset += int64(n)
+	if err != nil {
+		return fmt.Errorf("payload: write byte %d of %d: %w", r.offset, r.size, err)
+	}
+	return nil
+}
+
+// Finish is to be called when the sender has ended: it fails with Truncated when
+// bytes are missing.
+func (r *Receiver) Finish() error {
+	if !r.Complete() {
+		return payloadErrorf(v1alpha1.ReasonTruncated, "ended at byte %d of %d", r.offset, r.size)
+	}
+	return nil
+}
+
+// Release gives a received message's payload back to the pool and unsets it.
+// Nothing else may refer to the payload any more. It is optional, harmless on
+// payloads that are not pooled, and for messages received through Codec only.
+func Release(c Chunk) {
+	switch m := c.(type) {
+	case *coordinatorv1.PushRequest:
+		if m != nil {
+			releasePayload(m.Payload)
+			m.Payload = nil
+		}
+	case *coordinatorv1.PullResponse:
+		if m != nil {
+			releasePayload(m.Payload)
+			m.Payload = nil
+		}
+	}
+}

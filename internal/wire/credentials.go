@@ -1,0 +1,189 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// linkCredentials secures one end of a link: it reads the TLS files for each
+// handshake, counts the client's bytes and puts errors into words.
+type linkCredentials struct {
+	options Options
+	server  bool
+}
+
+func newCredentials(o Options, server bool) credentials.TransportCredentials {
+	return linkCredentials{o, server}
+}
+
+func (c linkCredentials) Info() credentials.ProtocolInfo {
+	if c.options.Secure() {
+		return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.options.ServerName}
+	}
+	return insecure.NewCredentials().Info()
+}
+
+func (c linkCredentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName is part of the interface and no longer used by gRPC.
+func (c linkCredentials) OverrideServerName(string) error {
+	return errors.New("wire: set Options.ServerName")
+}
+
+// ClientHandshake counts from here and not from a dialer of its own, which
+// would switch off gRPC's support for proxies.
+func (c linkCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn := raw
+	if c.options.Counter != nil {
+		conn = c.options.Counter.wrap(raw)
+	}
+	secured, info, err := c.clientHandshake(ctx, authority, conn)
+	if err != nil {
+		_ = conn.Close() // gRPC knows raw only; this one must leave the counter.
+		return nil, nil, err
+	}
+	return secured, info, nil
+}
+
+func (c linkCredentials) clientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !c.options.Secure() {
+		return insecure.NewCredentials().ClientHandshake(ctx, authority, conn)
+	}
+	files, err := c.options.loadTLS()
+	if err != nil {
+		return nil, nil, err
+	}
+	name := c.options.ServerName
+	if name == "" {
+		name = authority
+	}
+	secured, info, err := credentials.NewTLS(&tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{files.certificate},
+		RootCAs:      files.authorities,
+		ServerName:   c.options.ServerName,
+	}).ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		return nil, nil, c.explain(err, name)
+	}
+	return explainingConn{secured, c}, info, nil
+}
+
+func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !c.options.Secure() {
+		return insecure.NewCredentials().ServerHandshake(conn)
+	}
+	files, err := c.options.loadTLS()
+	if err != nil {
+		return nil, nil, err
+	}
+	secured, info, err := credentials.NewTLS(&tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{files.certificate},
+		ClientCAs:    files.authorities,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+	}).ServerHandshake(conn)
+	if err != nil {
+		return nil, nil, c.explain(err, conn.RemoteAddr().String())
+	}
+	return secured, info, nil
+}
+
+// explainingConn words the alert by which a server refuses the client's
+// certificate: with TLS 1.3 it comes after the handshake, with the first read.
+type explainingConn struct {
+	net.Conn
+	credentials linkCredentials
+}
+
+func (c explainingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	var alert tls.AlertError
+	if err != nil && errors.As(err, &alert) {
+		err = c.credentials.explain(err, c.RemoteAddr().String())
+	}
+	return n, err
+}
+
+// explain puts a TLS failure with the named peer into words, with the way out.
+func (c linkCredentials) explain(err error, peer string) error {
+	whose := "server"
+	if c.server {
+		whose = "client"
+	}
+	var (
+		wrongName x509.HostnameError
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+		notTLS    tls.RecordHeaderError
+		alert     tls.AlertError
+	)
+	switch {
+	case errors.As(err, &wrongName):
+		return fmt.Errorf("wire: the server's certificate is for %s, not for %q: dial one of its names, or set the server name to it: %w", names(wrongName.Certificate), peer, err)
+	case errors.As(err, &authority):
+		return fmt.Errorf("wire: the certificate of %s %s is from an authority that is not in %s: both ends need the same CA: %w", whose, peer, c.options.CAFile, err)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("wire: the certificate of %s %s is good from %s to %s only: renew it, or set the clock of this machine: %w", whose, peer,
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339), err)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("wire: the certificate of %s %s cannot be used: %w", whose, peer, err)
+	case errors.As(err, &notTLS):
+		return fmt.Errorf("wire: %s %s does not speak TLS: start it with certificate, key and CA files, or leave them out here: %w", whose, peer, err)
+	case errors.As(err, &alert):
+		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date and from the CA that the peer trusts: %w", whose, peer, c.options.CertFile, err)
+	case strings.Contains(err.Error(), "didn't provide a certificate"):
+		return fmt.Errorf("wire: client %s has no certificate: start it with certificate, key and CA files: %w", peer, err)
+	}
+	return fmt.Errorf("wire: TLS with %s %s: %w", whose, peer, err)
+}
+
+func names(c *x509.Certificate) string {
+	all := append([]string(nil), c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return fmt.Sprintf("no host name (subject %q)", c.Subject)
+	}
+	for i, n := range all {
+		all[i] = fmt.Sprintf("%q", n)
+	}
+	return strings.Join(all, ", ")
+}
+
+type tlsFiles struct {
+	certificate tls.Certificate
+	authorities *x509.CertPool
+}
+
+func (o Options) loadTLS() (tlsFiles, error) {
+	for _, f := range []struct{ what, path string }{{"certificate", o.CertFile}, {"key", o.KeyFile}, {"CA", o.CAFile}} {
+		if f.path == "" {
+			return tlsFiles{}, fmt.Errorf("wire: mutual TLS needs certificate, key and CA files; the %s file is not given", f.what)
+		}
+	}
+	cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+	if err != nil {
+		return tlsFiles{}, fmt.Errorf("wire: certificate %s with key %s: %w", o.CertFile, o.KeyFile, err)
+	}
+	pem, err := os.ReadFile(o.CAFile)
+	if err != nil {
+		return tlsFiles{}, fmt.Errorf("wire: CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return tlsFiles{}, fmt.Errorf("wire: CA %s holds no PEM certificate", o.CAFile)
+	}
+	return tlsFiles{cert, pool}, nil
+}
