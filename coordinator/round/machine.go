@@ -17,6 +17,7 @@ type member struct {
 	connected  bool
 	state      MemberState
 	detail     string
+	waits      v1alpha1.Reason
 	lostReason v1alpha1.Reason
 	leaving    time.Time // deadline of its own leave; zero otherwise
 	step       time.Duration
@@ -159,7 +160,7 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 		mb = &member{name: name, site: siteName}
 		m.members[name] = mb
 	}
-	mb.epoch, mb.connected, mb.state, mb.detail = epoch, true, MemberBusy, ""
+	mb.epoch, mb.connected, mb.state, mb.detail, mb.waits = epoch, true, MemberBusy, "", ""
 	mb.leaving, mb.lostReason = time.Time{}, ""
 	return m.settle(now, nil), nil
 }
@@ -184,6 +185,8 @@ func (m *Machine) Lose(now time.Time, name string, epoch uint64, reason v1alpha1
 type Report struct {
 	State  MemberState
 	Detail string
+	// Waits is why a busy member cannot take work; empty: it synchronizes.
+	Waits  v1alpha1.Reason
 	Round  uint64        // the round at work or, when Ready, the one just handled; 0 none
 	Step   time.Duration // measured time of a local step; 0 unknown
 }
@@ -194,7 +197,7 @@ func (m *Machine) Heard(now time.Time, name string, epoch uint64, r Report) []Ac
 	if mb == nil || mb.epoch != epoch || !mb.connected {
 		return nil
 	}
-	mb.state, mb.detail = r.State, r.Detail
+	mb.state, mb.detail, mb.waits = r.State, r.Detail, r.Waits
 	if r.Step > 0 {
 		mb.step = r.Step
 	}

@@ -1,6 +1,7 @@
 package round
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -189,11 +190,7 @@ func (m *Machine) memberPhase(mb *member) ([3]string, int) {
 	case mb.state == MemberReady, mb.state == MemberWorking:
 		return of(v1alpha1.SiteActive, v1alpha1.ReasonReady, ""), 4
 	}
-	reason := v1alpha1.ReasonSynchronizing
-	if strings.Contains(mb.detail, "trainer") {
-		reason = v1alpha1.ReasonWaitingForTrainer
-	}
-	return of(v1alpha1.SiteJoining, reason, mb.detail), 3
+	return of(v1alpha1.SiteJoining, cmp.Or(mb.waits, v1alpha1.ReasonSynchronizing), mb.detail), 3
 }
 
 // changes reports each site whose phase or reason is another one than last time.
