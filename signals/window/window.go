@@ -1,0 +1,238 @@
+package window
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/signals"
+)
+
+// Decision is what follows from the electricity now.
+type Decision struct {
+	Window v1alpha1.WindowState
+	// Admit says whether the site is to take part.
+	Admit  bool
+	Reason v1alpha1.Reason
+	// Message says why in words, with value, unit, thresholds and counts.
+	Message string
+	// NextChange is the earliest time at which the window can change; zero when
+	// not known. It is never at or before the time of the decision.
+	NextChange time.Time
+}
+
+// Decide takes the newest reading, nil if there is none, into the state and
+// decides. The same point counts once, however often it is given; a point older
+// than the last is ignored; the same point with another value is a revision and
+// replaces it. Decide changes nothing that s refers to.
+//
+// While the signal is unknown (no value covering now plus a grace of two
+// periods, or none yet, or too little of the trailing window in Percentile
+// mode), OnStale decides: Hold keeps an open window for MaxStale, counted from
+// the loss, and never opens one; Drain closes at once; Admit opens the window
+// and, when the signal is back, leaves it by the ordinary rule.
+func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decision) {
+	problem := s.observe(p, r, now)
+	d := Decision{}
+	if s.known(now) {
+		s.UnknownSince = time.Time{}
+		s.move(p, now)
+		d.Window = v1alpha1.WindowClosed
+		if s.Open {
+			d.Window = v1alpha1.WindowOpen
+		}
+		if p.Mode == None {
+			d.Window = v1alpha1.WindowUnknown
+		}
+		d.Reason, d.Message = s.explain(p)
+		if problem != "" {
+			d.Message += "; newest reading refused: " + problem
+		}
+		d.NextChange = s.next(p, now)
+	} else {
+		s.lose(p, now)
+		d.Window = v1alpha1.WindowUnknown
+		d.Reason, d.Message = s.explainUnknown(p, problem)
+		if s.Open && p.OnStale == v1alpha1.StaleHold {
+			d.NextChange = s.UnknownSince.Add(p.MaxStale)
+		}
+	}
+	if s.Window != d.Window {
+		s.Window, s.Since = d.Window, now.Round(0).UTC()
+	}
+	d.Admit = s.Open
+	if p.Ignore {
+		d.Admit, d.Reason = true, v1alpha1.ReasonAdmittedByPolicy
+		d.Message = "the energy policy is " + string(v1alpha1.EnergyIgnore) + "; " + d.Message
+	}
+	return s, d
+}
+
+// known says that there is a value to decide by.
+func (s *State) known(now time.Time) bool {
+	return s.Last != nil && s.Last.Compared != nil && now.Before(s.staleAt())
+}
+
+func (s *State) staleAt() time.Time { return signals.StaleAt(s.Last.PointTime, s.Last.Period) }
+
+// move opens or closes by the counts and the minimum times.
+func (s *State) move(p Policy, now time.Time) {
+	if p.Mode == None {
+		return
+	}
+	if s.Open {
+		if s.LeaveCount >= p.LeaveConfirmations && !now.Before(s.held(p)) {
+			s.set(false, now)
+		}
+		return
+	}
+	if s.EnterCount >= p.EnterConfirmations && !s.Last.Suspect && !now.Before(s.held(p)) {
+		s.set(true, now)
+	}
+}
+
+func (s *State) set(open bool, now time.Time) { s.Open, s.Changed = open, now.Round(0).UTC() }
+
+// held is until when the minimum time holds the window as it is; zero if
+// nothing does.
+func (s *State) held(p Policy) time.Time {
+	switch {
+	case s.Changed.IsZero():
+		return time.Time{}
+	case s.Open:
+		return s.Changed.Add(p.MinimumOn)
+	}
+	return s.Changed.Add(p.MinimumOff)
+}
+
+// lose applies OnStale.
+func (s *State) lose(p Policy, now time.Time) {
+	if s.UnknownSince.IsZero() {
+		s.UnknownSince = now.Round(0).UTC()
+		if s.Last != nil && s.Last.Compared != nil {
+			s.UnknownSince = s.staleAt()
+		}
+	}
+	switch p.OnStale {
+	case v1alpha1.StaleAdmit:
+		if !s.Open {
+			s.set(true, now)
+		}
+	case v1alpha1.StaleDrain:
+		if s.Open {
+			s.set(false, now)
+		}
+	default:
+		if s.Open && !now.Before(s.UnknownSince.Add(p.MaxStale)) {
+			s.set(false, now)
+		}
+	}
+}
+
+// next is the earliest time at which a known window can change: by the missing
+// confirmations and the minimum time, or by the signal going stale.
+func (s *State) next(p Policy, now time.Time) time.Time {
+	stale := s.staleAt()
+	if p.Mode == None {
+		return time.Time{}
+	}
+	missing := p.EnterConfirmations - s.EnterCount
+	if s.Open {
+		missing = p.LeaveConfirmations - s.LeaveCount
+	}
+	if missing <= 0 && !s.Open && s.Last.Suspect {
+		missing = 1
+	}
+	at := s.held(p)
+	if missing > 0 {
+		if confirmed := s.Last.PointTime.Add(time.Duration(missing) * s.Last.Period); confirmed.After(at) {
+			at = confirmed
+		}
+	}
+	if !at.After(now) || at.After(stale) {
+		return stale
+	}
+	return at
+}
+
+// explain gives reason and message of a known window.
+func (s *State) explain(p Policy) (v1alpha1.Reason, string) {
+	value := s.value(p)
+	switch {
+	case p.Mode == None:
+		return v1alpha1.ReasonAdmittedByPolicy, value + ", no thresholds to compare with"
+	case s.Open && s.LeaveCount == 0:
+		return v1alpha1.ReasonEnergyFavourable, fmt.Sprintf("%s, open below %s until above %s", value, num(p.Enter), num(p.Leave))
+	case s.Open && s.LeaveCount < p.LeaveConfirmations:
+		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s is above %s: %d of %d points seen before leaving",
+			value, num(p.Leave), s.LeaveCount, p.LeaveConfirmations)
+	case s.Open:
+		return v1alpha1.ReasonMinimumOn, fmt.Sprintf("%s is above %s, stays open for the minimum of %s until %s",
+			value, num(p.Leave), p.MinimumOn, stamp(s.held(p)))
+	case s.EnterCount == 0:
+		return v1alpha1.ReasonWaitingForEnergy, fmt.Sprintf("%s, opens below %s", value, num(p.Enter))
+	case s.EnterCount < p.EnterConfirmations:
+		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s is below %s: %d of %d points seen before entering",
+			value, num(p.Enter), s.EnterCount, p.EnterConfirmations)
+	case s.Last.Suspect:
+		return v1alpha1.ReasonSignalSuspect, fmt.Sprintf("%s without another zero in the %d days before: waits for the next point",
+			value, int(zeroMemory.Hours()/24))
+	}
+	return v1alpha1.ReasonMinimumOff, fmt.Sprintf("%s is below %s, stays closed for the minimum of %s until %s",
+		value, num(p.Enter), p.MinimumOff, stamp(s.held(p)))
+}
+
+// explainUnknown gives reason and message while the signal is unknown.
+func (s *State) explainUnknown(p Policy, problem string) (v1alpha1.Reason, string) {
+	var reason v1alpha1.Reason
+	var why string
+	switch {
+	case problem != "":
+		reason, why = v1alpha1.ReasonSignalSuspect, problem
+	case s.Last == nil:
+		reason, why = v1alpha1.ReasonSignalMissing, "no value of the signal yet"
+	case s.Last.Compared == nil:
+		reason = v1alpha1.ReasonSignalMissing
+		why = fmt.Sprintf("%s, percentile unknown: %.0f %% of the last %s seen, %.0f %% needed",
+			show(s.Last.Value, s.Last.Unit), 100*s.coverage(p), p.Trailing, 100*MinCoverage)
+	default:
+		reason = v1alpha1.ReasonSignalStale
+		why = fmt.Sprintf("stale since %s, last %s at %s", stamp(s.UnknownSince), s.value(p), stamp(s.Last.PointTime))
+	}
+	switch {
+	case p.Ignore:
+		return reason, why
+	case p.OnStale == v1alpha1.StaleAdmit:
+		return reason, why + "; admitted because onStale is " + string(p.OnStale)
+	case s.Open:
+		return reason, why + "; the open window is held until " + stamp(s.UnknownSince.Add(p.MaxStale))
+	}
+	return reason, why + "; not admitted before there is a present value"
+}
+
+// value shows the last value as the thresholds saw it.
+func (s *State) value(p Policy) string {
+	v := show(s.Last.Value, s.Last.Unit)
+	if p.Mode == Percentile && s.Last.Unit != signals.PercentileOf {
+		v += fmt.Sprintf(" at percentile %s of the last %s", num(*s.Last.Compared), p.Trailing)
+	}
+	return v
+}
+
+func show(v float64, u signals.Unit) string { return num(v) + " " + string(u) }
+
+// num shows at most two decimals.
+func num(v float64) string {
+	s := strconv.FormatFloat(v, 'f', 2, 64)
+	for s[len(s)-1] == '0' {
+		s = s[:len(s)-1]
+	}
+	if s[len(s)-1] == '.' {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// stamp is the same in every zone.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
