@@ -36,7 +36,8 @@ type Encoding struct {
 	Values    Values `json:"values"`
 }
 
-// Lossless says that what arrives is what was sent.
+// Lossless says that what arrives is what was sent, within the codec's
+// magnitude bound.
 func (e Encoding) Lossless() bool { return e.KeepOneIn == 1 && e.Values == FP32 }
 
 // Parameters of a strategy.

@@ -1,0 +1,161 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/kernel"
+	"girassol.dev/internal/tensor"
+)
+
+// Aux is what travels whole behind the parameters: the layout's buffers and
+// integers, as values.
+type Aux struct {
+	Buffers  []float32
+	Integers []byte
+}
+
+// Encode writes the payload of the domain vector x and says how many bytes it
+// has. It is deterministic and needs about a block of memory. An *Error with
+// NotFinite names the tensor that holds a NaN or an infinity.
+func Encode(w io.Writer, d *Domain, e algorithm.Encoding, x []float32, aux Aux) (int64, error) {
+	enc := NewEncoder(w, d, e)
+	for _, b := range d.blocks {
+		if err := enc.Block(b, x[b.Lo:b.Hi], nil); err != nil {
+			return enc.written, err
+		}
+	}
+	return enc.Close(aux)
+}
+
+// Encoder writes a payload block by block. It is for one goroutine.
+type Encoder struct {
+	w       io.Writer
+	d       *Domain
+	f       format
+	group   group
+	out     []byte
+	next    int
+	written int64
+	err     error
+}
+
+// NewEncoder writes the header. The encoding's transform must be the domain's;
+// another is a defect of the caller and panics.
+func NewEncoder(w io.Writer, d *Domain, e algorithm.Encoding) *Encoder {
+	if e.Transform != d.transform {
+		panic(fmt.Sprintf("codec: encoding is %q, domain %q", e.Transform, d.transform))
+	}
+	enc := &Encoder{w: w, d: d, f: formatOf(e)}
+	enc.write(header(d, e))
+	return enc
+}
+
+// Block writes the next block of the domain. x holds the block's elements;
+// decoded, unless nil, has as many zeros and gets what the receiver will have.
+func (enc *Encoder) Block(b Block, x, decoded []float32) error {
+	if enc.err != nil {
+		return enc.err
+	}
+	if b.index != enc.next || len(x) != b.Len() {
+		panic(fmt.Sprintf("codec: block %d of %d elements written, want block %d", b.index, len(x), enc.next))
+	}
+	enc.next++
+	if i := kernel.Finite(x); i >= 0 {
+		enc.err = fault(v1alpha1.ReasonNotFinite, enc.d.layout.Tensors()[b.Tensor].Name,
+			"element %d of block %d is %g", i, b.index-enc.d.first[b.Tensor], x[i])
+		return enc.err
+	}
+	out := enc.out[:0]
+	if !b.Compressed || enc.f.fixed() {
+		out = enc.plain(out, x, decoded)
+	} else {
+		for lo := 0; lo < len(x); lo += GroupSize {
+			hi := min(lo+GroupSize, len(x))
+			out = enc.group.encode(out, x[lo:hi], enc.f)
+			if decoded != nil {
+				scatter(decoded[lo:hi], 1, &enc.group)
+			}
+		}
+	}
+	enc.out = out
+	return enc.write(out)
+}
+
+func (enc *Encoder) plain(out []byte, x, decoded []float32) []byte {
+	if enc.f.values == algorithm.FP32 {
+		for i, v := range x {
+			v = clamp(v)
+			if decoded != nil {
+				decoded[i] += v
+			}
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+		}
+		return out
+	}
+	for i, v := range x {
+		h := kernel.BF16(clamp(v))
+		if decoded != nil {
+			decoded[i] += kernel.FromBF16(h)
+		}
+		out = binary.LittleEndian.AppendUint16(out, h)
+	}
+	return out
+}
+
+// scatter adds w times the group's values to dst.
+func scatter(dst []float32, w float32, g *group) {
+	for j, i := range g.idx {
+		dst[i] += float32(w * g.val[j])
+	}
+}
+
+// Close writes buffers and integers and ends the payload.
+func (enc *Encoder) Close(aux Aux) (int64, error) {
+	l := enc.d.layout
+	if enc.err == nil && enc.next != len(enc.d.blocks) {
+		panic(fmt.Sprintf("codec: closed after %d of %d blocks", enc.next, len(enc.d.blocks)))
+	}
+	if len(aux.Buffers) != l.Buffers() || len(aux.Integers) != l.IntegerBytes() {
+		panic(fmt.Sprintf("codec: %d buffer elements and %d integer bytes, want %d and %d",
+			len(aux.Buffers), len(aux.Integers), l.Buffers(), l.IntegerBytes()))
+	}
+	for i, s := range l.Tensors() {
+		if s.Role != tensor.Buffer || enc.err != nil {
+			continue
+		}
+		values := aux.Buffers[l.Offset(i) : l.Offset(i)+s.Elements()]
+		if j := kernel.Finite(values); j >= 0 {
+			enc.err = fault(v1alpha1.ReasonNotFinite, s.Name, "element %d is %g", j, values[j])
+		}
+		for len(values) > 0 && enc.err == nil {
+			n := min(len(values), BlockSize)
+			enc.out = enc.out[:0]
+			for _, v := range values[:n] {
+				enc.out = binary.LittleEndian.AppendUint32(enc.out, math.Float32bits(v))
+			}
+			_ = enc.write(enc.out) // kept in enc.err
+			values = values[n:]
+		}
+	}
+	if enc.err == nil {
+		_ = enc.write(aux.Integers)
+	}
+	return enc.written, enc.err
+}
+
+func (enc *Encoder) write(b []byte) error {
+	if enc.err != nil || len(b) == 0 {
+		return enc.err
+	}
+	n, err := enc.w.Write(b)
+	enc.written += int64(n)
+	if err != nil {
+		enc.err = fmt.Errorf("codec: write payload: %w", err)
+	}
+	return enc.err
+}

@@ -1,0 +1,108 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/tensor"
+)
+
+// HeaderSize is the length of a payload's header in bytes.
+const HeaderSize = 20
+
+const (
+	magic   = "GSFD"
+	version = 1
+)
+
+func transformCode(t algorithm.Transform) byte {
+	if t == algorithm.DCT64 {
+		return 1
+	}
+	return 0
+}
+
+func valuesCode(v algorithm.Values) byte {
+	switch v {
+	case algorithm.FP32:
+		return 0
+	case algorithm.BF16:
+		return 1
+	}
+	return 2
+}
+
+func encodingName(transform, values byte, keep uint32) string {
+	t, v := "?", "?"
+	if transform < 2 {
+		t = [...]string{string(algorithm.Identity), string(algorithm.DCT64)}[transform]
+	}
+	if values < 3 {
+		v = [...]string{string(algorithm.FP32), string(algorithm.BF16), string(algorithm.TwoBit)}[values]
+	}
+	return fmt.Sprintf("%s, one in %d, %s", t, keep, v)
+}
+
+func header(d *Domain, e algorithm.Encoding) []byte {
+	b := append(make([]byte, 0, HeaderSize), magic...)
+	b = append(b, version, transformCode(e.Transform), valuesCode(e.Values), 0)
+	b = binary.LittleEndian.AppendUint32(b, uint32(e.KeepOneIn))
+	digest := d.layout.Digest()
+	return append(b, digest[:8]...)
+}
+
+// checkHeader compares b, which has HeaderSize bytes, with what is expected.
+func checkHeader(b []byte, d *Domain, e algorithm.Encoding, sectioned bool) error {
+	if string(b[:4]) != magic {
+		return fault(v1alpha1.ReasonMalformed, "", "begins with %q, not with %q: no payload of ours", b[:4], magic)
+	}
+	if b[4] != version {
+		return fault(v1alpha1.ReasonUnsupportedVersion, "", "payload version %d, want %d: update the older side", b[4], version)
+	}
+	want := header(d, e)
+	if string(b[5:12]) != string(want[5:12]) {
+		return fault(v1alpha1.ReasonEncodingMismatch, "", "is %s, want %s",
+			encodingName(b[5], b[6], binary.LittleEndian.Uint32(b[8:])),
+			encodingName(want[5], want[6], binary.LittleEndian.Uint32(want[8:])))
+	}
+	none := string(b[12:20]) == "\x00\x00\x00\x00\x00\x00\x00\x00"
+	if string(b[12:20]) != string(want[12:20]) && !(sectioned && none) {
+		return fault(v1alpha1.ReasonShapeMismatch, "", "was made for another model: layout %x, want %x", b[12:20], want[12:20])
+	}
+	return nil
+}
+
+// MaxSize is the most bytes that a valid payload can have: what admission
+// allows before anything is allocated or read.
+func MaxSize(d *Domain, e algorithm.Encoding) int64 {
+	f := formatOf(e)
+	size := int64(HeaderSize)
+	for i, s := range d.layout.Tensors() {
+		size += maxTensorSize(d, i, s, f)
+	}
+	return size
+}
+
+func maxTensorSize(d *Domain, i int, s tensor.Spec, f format) int64 {
+	switch s.Role {
+	case tensor.Buffer:
+		return 4 * int64(s.Elements())
+	case tensor.Integer:
+		return int64(s.DType.Size()) * int64(s.Elements())
+	}
+	size := int64(0)
+	for _, b := range d.tensorBlocks(i) {
+		if !b.Compressed || f.fixed() {
+			size += int64(b.Len()) * int64(f.width())
+			continue
+		}
+		whole, rest := b.Len()/GroupSize, b.Len()%GroupSize
+		size += int64(whole) * f.maxBytes(GroupSize)
+		if rest > 0 {
+			size += f.maxBytes(rest)
+		}
+	}
+	return size
+}
