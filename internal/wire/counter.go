@@ -58,8 +58,13 @@ func (c *Counter) Conn(ctx context.Context) (in, out uint64, ok bool) {
 func (c *Counter) Attribute(ctx context.Context, label string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	conn := c.find(ctx)
-	if conn == nil || (conn.attributed && conn.label == label) {
+	if conn := c.find(ctx); conn != nil {
+		c.attribute(conn, label)
+	}
+}
+
+func (c *Counter) attribute(conn *countedConn, label string) {
+	if conn.attributed && conn.label == label {
 		return
 	}
 	c.settle(conn)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -66,6 +67,9 @@ func (c linkCredentials) clientHandshake(ctx context.Context, authority string, 
 	name := c.options.ServerName
 	if name == "" {
 		name = authority
+		if host, _, err := net.SplitHostPort(authority); err == nil {
+			name = host
+		}
 	}
 	secured, info, err := credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -76,7 +80,7 @@ func (c linkCredentials) clientHandshake(ctx context.Context, authority string, 
 	if err != nil {
 		return nil, nil, c.explain(err, name)
 	}
-	return explainingConn{secured, c}, info, nil
+	return &explainingConn{Conn: secured, credentials: c}, info, nil
 }
 
 func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -100,19 +104,39 @@ func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 }
 
 // explainingConn words the alert by which a server refuses the client's
-// certificate: with TLS 1.3 it comes after the handshake, with the first read.
+// certificate: with TLS 1.3 it comes after the client's handshake, with the first
+// read, or is lost to a failing write.
 type explainingConn struct {
 	net.Conn
 	credentials linkCredentials
+	// answered: the server has sent something, so it has taken the certificate.
+	answered atomic.Bool
 }
 
-func (c explainingConn) Read(b []byte) (int, error) {
+func (c *explainingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	var alert tls.AlertError
-	if err != nil && errors.As(err, &alert) {
+	if n > 0 {
+		c.answered.Store(true)
+	}
+	if isAlert(err) {
 		err = c.credentials.explain(err, c.RemoteAddr().String())
 	}
 	return n, err
+}
+
+func (c *explainingConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && !c.answered.Load() && !errors.Is(err, net.ErrClosed) {
+		err = fmt.Errorf("wire: server %s hung up after the handshake, perhaps it refuses the certificate %s: %w", c.RemoteAddr(), c.credentials.options.CertFile, err)
+	}
+	return n, err
+}
+
+// isAlert says whether err is an alert that the peer has sent; crypto/tls keeps
+// the alert's own type to itself.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 // explain puts a TLS failure with the named peer into words, with the way out.
@@ -126,11 +150,10 @@ func (c linkCredentials) explain(err error, peer string) error {
 		authority x509.UnknownAuthorityError
 		invalid   x509.CertificateInvalidError
 		notTLS    tls.RecordHeaderError
-		alert     tls.AlertError
 	)
 	switch {
 	case errors.As(err, &wrongName):
-		return fmt.Errorf("wire: the server's certificate is for %s, not for %q: dial one of its names, or set the server name to it: %w", names(wrongName.Certificate), peer, err)
+		return fmt.Errorf("wire: the server's certificate is for %s, not for %s: dial one of its names, or set the server name to it: %w", names(wrongName.Certificate), peer, err)
 	case errors.As(err, &authority):
 		return fmt.Errorf("wire: the certificate of %s %s is from an authority that is not in %s: both ends need the same CA: %w", whose, peer, c.options.CAFile, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -140,7 +163,7 @@ func (c linkCredentials) explain(err error, peer string) error {
 		return fmt.Errorf("wire: the certificate of %s %s cannot be used: %w", whose, peer, err)
 	case errors.As(err, &notTLS):
 		return fmt.Errorf("wire: %s %s does not speak TLS: start it with certificate, key and CA files, or leave them out here: %w", whose, peer, err)
-	case errors.As(err, &alert):
+	case isAlert(err):
 		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date and from the CA that the peer trusts: %w", whose, peer, c.options.CertFile, err)
 	case strings.Contains(err.Error(), "didn't provide a certificate"):
 		return fmt.Errorf("wire: client %s has no certificate: start it with certificate, key and CA files: %w", peer, err)
@@ -154,10 +177,7 @@ func names(c *x509.Certificate) string {
 		all = append(all, ip.String())
 	}
 	if len(all) == 0 {
-		return fmt.Sprintf("no host name (subject %q)", c.Subject)
-	}
-	for i, n := range all {
-		all[i] = fmt.Sprintf("%q", n)
+		return fmt.Sprintf("no host (its subject is %s)", c.Subject)
 	}
 	return strings.Join(all, ", ")
 }
