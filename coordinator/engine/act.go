@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/api/events"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/round"
+	"girassol.dev/internal/tensor"
+)
+
+// act carries out what the round machine asks for.
+func (e *Engine) act(now time.Time, actions []round.Action) {
+	if len(actions) > 0 {
+		e.noteRound()
+	}
+	for _, a := range actions {
+		switch a := a.(type) {
+		case round.Grant:
+			e.grant(now, a)
+		case round.Stop:
+			e.stop(a)
+		case round.DrainMember:
+			e.send(a.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Drain{Drain: &coordinatorv1.Drain{
+				DeadlineInMs: max(0, a.Deadline.Sub(now).Milliseconds()), Reason: string(a.Reason), Message: a.Message,
+			}}})
+		case round.Commit:
+			e.commit(a)
+		case round.Void:
+			e.voided(a)
+		case round.SiteChanged:
+			e.log.Info("site", "site", a.Site, "phase", a.Phase, "reason", a.Reason, "message", a.Message)
+		case round.Ended:
+			e.log.Info("run ended", "state", a.State, "reason", a.Reason, "message", a.Message)
+		}
+	}
+}
+
+func (e *Engine) send(member string, m *coordinatorv1.SessionResponse) {
+	if s := e.sessions.Member(member); s != nil {
+		s.Send(m)
+	}
+}
+
+func (e *Engine) grant(now time.Time, g round.Grant) {
+	m := e.model
+	e.log.Info("grant", "member", g.Member, "round", g.Round, "maxSteps", g.MaxSteps, "stopIn", g.StopAt.Sub(now).Round(time.Millisecond), "baseVersion", m.version)
+	e.send(g.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Grant{Grant: &coordinatorv1.Grant{
+		Round: g.Round, Epoch: e.epoch(g.Member), BaseVersion: m.version, BaseDigest: m.digest[:],
+		MaxSteps: g.MaxSteps, StopAtUnixMs: g.StopAt.UnixMilli(), StopInMs: g.StopAt.Sub(now).Milliseconds(),
+		CollectInMs: g.Deadline.Sub(now).Milliseconds(), Algorithm: e.cfg.Algorithm.ToProto(),
+		Agreement: e.agreement, Alone: g.Alone, CommittedSamples: e.samples, Evaluate: g.Evaluate, Config: e.cfg.TrainerConfig,
+	}}})
+}
+
+func (e *Engine) epoch(member string) uint64 {
+	if s := e.sessions.Member(member); s != nil {
+		return s.Epoch
+	}
+	return 0
+}
+
+func (e *Engine) stop(a round.Stop) {
+	if u := e.uploads[a.Member]; u != nil && a.Reason == v1alpha1.ReasonExcluded {
+		delete(e.uploads, a.Member)
+		u.spool.Close()
+	}
+	e.send(a.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Stop{
+		Stop: &coordinatorv1.Stop{Round: a.Round, Reason: string(a.Reason)},
+	}})
+	e.announce(events.Event{Type: events.RoundStopped, Round: a.Round, Site: strings.SplitN(a.Member, "/", 2)[0], Reason: string(a.Reason)})
+}
+
+func (e *Engine) voided(a round.Void) {
+	e.log.Warn("round void", "round", a.Round, "reason", a.Reason, "message", a.Message)
+	e.dropUploads()
+	var version uint64
+	var digest [32]byte
+	if e.model != nil {
+		version, digest = e.model.version, e.model.digest
+	}
+	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: version, Digest: digest[:], Void: true, Reason: string(a.Reason), Message: a.Message}, nil)
+	e.announce(events.Event{Type: events.RoundVoid, Round: a.Round, Reason: string(a.Reason), Message: a.Message, Digest: hex.EncodeToString(digest[:])})
+}
+
+// tellCommitted tells the members that need it: those of admitted sites and
+// those that sent an update; idle sites catch up when they are granted again.
+func (e *Engine) tellCommitted(c *coordinatorv1.Committed, senders map[string]bool) {
+	for _, s := range e.sessions.All() {
+		if senders[s.Member] || e.wishes.effective(s.Site).Membership == round.Admit {
+			s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Committed{Committed: c}})
+		}
+	}
+}
+
+func (e *Engine) dropUploads() {
+	for _, u := range e.uploads {
+		u.spool.Close()
+	}
+	clear(e.uploads)
+}
+
+// noteRound keeps the highest round number on disk, so that no number is given
+// twice, also after a crash: an update of an unfinished round can never be
+// taken for one of a later round.
+func (e *Engine) noteRound() {
+	n := e.machine.Status().Round
+	if n <= e.noted {
+		return
+	}
+	err := tensor.WriteFileAtomic(e.roundFile(), func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, n)
+		return err
+	})
+	if err != nil {
+		e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("the round number cannot be kept: %w", err))
+		return
+	}
+	e.noted = n
+}
+
+func (e *Engine) roundFile() string { return filepath.Join(e.cfg.DataDir, "ROUND") }
+
+func (e *Engine) readRound() (uint64, error) {
+	b, err := os.ReadFile(e.roundFile())
+	if os.IsNotExist(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w; write the number of the last round into it", e.roundFile(), err)
+	}
+	return n, nil
+}
+
+// fail stops the engine: without a durable log it must not go on.
+func (e *Engine) fail(reason v1alpha1.Reason, err error) {
+	if e.fatal != nil {
+		return
+	}
+	e.log.Error("coordinator cannot go on", "reason", reason, "error", err)
+	e.machine.Fail(time.Now(), reason, err.Error())
+	e.fatal = fmt.Errorf("%s: %w", reason, err)
+}

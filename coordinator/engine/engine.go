@@ -1,0 +1,250 @@
+// Package engine runs one federation: it feeds the pure round machine with what
+// sessions, uploads, people and time say, carries out its actions, merges
+// accepted updates into the commit log and tells everyone.
+//
+// One goroutine (Run) owns all state; other goroutines post closures to it. The
+// only work beside it is a merge, during which the model belongs to the merging
+// goroutine, and a snapshot, during which the model does not change.
+//
+// It must not know gRPC, Redis, flags or where energy decisions come from.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/api/events"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/merge"
+	"girassol.dev/coordinator/round"
+	"girassol.dev/coordinator/session"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/codec"
+	"girassol.dev/internal/tensor"
+)
+
+// Config of an engine.
+type Config struct {
+	Federation string
+	Round      round.Config
+	Algorithm  algorithm.Parameters
+	// TrainerConfig goes to every trainer with its task.
+	TrainerConfig map[string]string
+	// DataDir holds the commit log and what else must survive.
+	DataDir string
+	// SnapshotEvery so many commits, or earlier once the deltas since the last
+	// snapshot outgrow it.
+	SnapshotEvery uint64
+	// ArchiveUpdates keeps every accepted update in its commit, not only where the
+	// downlink residual needs it for recovery.
+	ArchiveUpdates bool
+	// MaxModelBytes bounds an offered first model.
+	MaxModelBytes int64
+	Heartbeat     time.Duration
+	// LossAfter is the silence after which a session is given up.
+	LossAfter time.Duration
+	// InitialModel is a safetensors file with the first weights; empty: a site's
+	// trainer offers them.
+	InitialModel string
+}
+
+// Announcer takes events; it must not block.
+type Announcer interface {
+	Publish(events.Event)
+}
+
+// Hooks are what the application adds. All may be nil.
+type Hooks struct {
+	Announce Announcer
+	// Events tells how the announcer is doing, for status.
+	Events func() *coordinatorv1.EventsStatus
+	// Bytes are a member's bytes on the socket.
+	Bytes func(member string) (up, down uint64)
+	// Ledger is the emission ledger by site, for manifests and status.
+	Ledger func() map[string]checkpoint.LedgerEntry
+}
+
+// Engine runs one federation.
+type Engine struct {
+	cfg   Config
+	store *checkpoint.Store
+	hooks Hooks
+	log   *slog.Logger
+
+	posts    chan func()
+	stopped  chan struct{}
+	changed  *broadcast
+	machine  *round.Machine
+	sessions *session.Table
+	wishes   *wishes
+
+	model     *model // nil before the first weights
+	uploads   map[string]*Upload
+	counted   map[string]uint64 // update id -> version, of recent commits
+	stats     map[string]checkpoint.SiteStats
+	samples   uint64 // committed by all sites
+	agreement *float64
+	evaluated *checkpoint.Evaluation
+	sequence  uint64
+	noted     uint64              // the highest round number on disk
+	manifest  checkpoint.Manifest // of the newest version
+
+	snapshot   chan struct{} // closed when no snapshot is being written
+	deltaBytes int64         // since the last snapshot
+	snapshotAt uint64        // version of the last snapshot
+
+	fatal error
+}
+
+// model is what a commit changes, and what it needs to do so.
+type model struct {
+	state    *tensor.State
+	residual []float32
+	domain   *codec.Domain
+	merge    merge.Config
+	version  uint64
+	digest   [32]byte
+	layout   [32]byte
+}
+
+// New recovers the federation's state from its commit log.
+func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*Engine, error) {
+	e := &Engine{
+		cfg: cfg, store: store, hooks: hooks, log: log.With("federation", cfg.Federation),
+		posts: make(chan func()), stopped: make(chan struct{}), changed: newBroadcast(),
+		sessions: session.NewTable(store.Term(), newToken),
+		uploads:  map[string]*Upload{}, counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
+		snapshot: closedChan(),
+	}
+	if err := e.recover(); err != nil {
+		return nil, err
+	}
+	if e.model == nil && cfg.InitialModel != "" {
+		if err := e.loadInitial(cfg.InitialModel); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func closedChan() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// ErrStopped answers calls to an engine that no longer runs.
+var ErrStopped = errors.New("the coordinator is stopping")
+
+// do runs f on the engine's goroutine and waits for it.
+func (e *Engine) do(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	post := func() { f(); close(done) }
+	select {
+	case e.posts <- post:
+	case <-e.stopped:
+		return ErrStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	<-done // the loop never blocks, so this is short
+	return nil
+}
+
+// post runs f on the engine's goroutine, for work that ends beside it.
+func (e *Engine) post(f func()) {
+	select {
+	case e.posts <- f:
+	case <-e.stopped:
+	}
+}
+
+// Run serves until ctx ends or the commit log can take no more. On the way out
+// it tells the members, waits for a merge or snapshot at work and writes a last
+// snapshot.
+func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.stopped)
+	now := time.Now()
+	if e.model != nil {
+		e.act(now, e.machine.SetModel(now))
+	}
+	e.act(now, e.machine.Tick(now))
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for e.fatal == nil {
+		timer.Reset(e.nextWake(time.Now()))
+		select {
+		case <-ctx.Done():
+			return e.shutdown()
+		case f := <-e.posts:
+			f()
+		case <-timer.C:
+			e.tick(time.Now())
+		}
+		e.changed.notify()
+	}
+	e.closeSessions(v1alpha1.ReasonCommitLogFailed, e.fatal.Error())
+	return fmt.Errorf("federation %s: %w", e.cfg.Federation, e.fatal)
+}
+
+func (e *Engine) nextWake(now time.Time) time.Duration {
+	wait := e.cfg.LossAfter / 4
+	if next := e.machine.Next(); !next.IsZero() {
+		wait = min(wait, next.Sub(now))
+	}
+	return max(wait, time.Millisecond)
+}
+
+func (e *Engine) tick(now time.Time) {
+	for _, s := range e.sessions.Silent(now.Add(-e.cfg.LossAfter)) {
+		e.log.Warn("session lost", "member", s.Member, "epoch", s.Epoch, "reason", v1alpha1.ReasonHeartbeatMissed, "silence", now.Sub(s.Seen).Round(time.Millisecond))
+		e.endSession(now, s, v1alpha1.ReasonHeartbeatMissed)
+	}
+	e.act(now, e.machine.Tick(now))
+}
+
+// shutdown ends a run in order. Members keep what they have not sent.
+func (e *Engine) shutdown() error {
+	e.announce(events.Event{Type: events.Shutdown, Reason: string(v1alpha1.ReasonCoordinatorStopped)})
+	e.closeSessions(v1alpha1.ReasonCoordinatorStopped, "the coordinator is stopping; reconnect later")
+	for e.machine.Status().State == round.Committing {
+		f := <-e.posts // the merge posts its end
+		f()
+	}
+	<-e.snapshot
+	if e.model == nil || e.snapshotAt == e.model.version {
+		return nil
+	}
+	if err := e.store.WriteSnapshot(e.model.version, e.manifest, e.model.state, e.model.residual); err != nil {
+		return fmt.Errorf("federation %s: last snapshot: %w", e.cfg.Federation, err)
+	}
+	return nil
+}
+
+func (e *Engine) closeSessions(reason v1alpha1.Reason, message string) {
+	for _, s := range e.sessions.All() {
+		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Shutdown{
+			Shutdown: &coordinatorv1.Shutdown{Reason: string(reason), Message: message},
+		}})
+		e.sessions.Remove(s)
+		s.Close(reason)
+	}
+	for _, u := range e.uploads {
+		u.spool.Close()
+	}
+	clear(e.uploads)
+}
+
+// announce sends an event with the next sequence number.
+func (e *Engine) announce(ev events.Event) {
+	e.sequence++
+	ev.Federation, ev.Term, ev.Sequence, ev.UnixMilli = e.cfg.Federation, e.store.Term(), e.sequence, time.Now().UnixMilli()
+	if e.hooks.Announce != nil {
+		e.hooks.Announce.Publish(ev)
+	}
+}

@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/session"
+	"girassol.dev/coordinator/spool"
+	"girassol.dev/internal/codec"
+)
+
+// Limits of an update's header.
+const (
+	maxUpdateID = 64
+	maxMetrics  = 64
+)
+
+// Upload is one update on its way in. Its fields do not change.
+type Upload struct {
+	header  *coordinatorv1.PushHeader
+	member  *session.Session
+	name    string // member
+	site    string
+	spool   *spool.Spool
+	attempt int
+	offset  int64
+	// payload is set once the update was accepted; the engine's goroutine owns it.
+	payload *codec.Payload
+}
+
+// Offset is from where the sender goes on.
+func (u *Upload) Offset() int64 { return u.offset }
+
+// Size is the announced size of the payload in bytes.
+func (u *Upload) Size() int64 { return u.spool.Size() }
+
+// Write adds received bytes.
+func (u *Upload) Write(p []byte) (int, error) {
+	if err := u.spool.Append(u.attempt, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func refused(reason v1alpha1.Reason, format string, args ...any) *coordinatorv1.PushResult {
+	return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_REFUSED, Reason: string(reason), Message: fmt.Sprintf(format, args...)}
+}
+
+func stale(reason v1alpha1.Reason, format string, args ...any) *coordinatorv1.PushResult {
+	return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_STALE, Reason: string(reason), Message: fmt.Sprintf(format, args...)}
+}
+
+func acceptedResult() *coordinatorv1.PushResult {
+	return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_ACCEPTED, Reason: string(v1alpha1.ReasonReady)}
+}
+
+// BeginPush checks an update's header. It returns either where to put the bytes
+// or, when none are wanted, the answer.
+func (e *Engine) BeginPush(ctx context.Context, h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1.PushResult, error) {
+	var u *Upload
+	var res *coordinatorv1.PushResult
+	err := e.do(ctx, func() {
+		if h.GetKind() == coordinatorv1.PushHeader_KIND_SEED {
+			u, res = e.beginSeed(h)
+		} else {
+			u, res = e.beginUpdate(time.Now(), h)
+		}
+		if res != nil && res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
+			e.log.Warn("update not taken", "round", h.GetRound(), "update", h.GetUpdateId(), "reason", res.GetReason(), "message", res.GetMessage())
+		}
+	})
+	return u, res, err
+}
+
+func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1.PushResult) {
+	s, res := e.speaker(h)
+	if res != nil {
+		return nil, res
+	}
+	id := h.GetUpdateId()
+	if v, ok := e.counted[s.Member+"\x00"+id]; ok {
+		r := acceptedResult()
+		r.Message = fmt.Sprintf("already part of version %d", v)
+		return nil, r
+	}
+	old := e.uploads[s.Member]
+	if old != nil && old.header.GetUpdateId() == id && old.payload != nil {
+		return nil, acceptedResult()
+	}
+	if reason, ok := e.machine.Expecting(now, s.Member, h.GetRound()); !ok {
+		st := e.machine.Status()
+		if reason == v1alpha1.ReasonStaleRound {
+			return nil, stale(reason, "round %d is not collecting from %s (round %d, %s)", h.GetRound(), s.Member, st.Round, st.State)
+		}
+		return nil, refused(reason, "round %d does not expect this update of %s", h.GetRound(), s.Member)
+	}
+	if res := e.checkHeader(h); res != nil {
+		if !retryable(v1alpha1.Reason(res.GetReason())) {
+			e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
+		}
+		return nil, res
+	}
+	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
+	if old != nil && sameUpload(old.header, h) {
+		u.spool = old.spool
+	} else {
+		if old != nil {
+			old.spool.Close()
+		}
+		sp, err := spool.New(e.spoolDir(), int64(h.GetPayloadBytes()))
+		if err != nil {
+			return nil, stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the upload: %v", err)
+		}
+		u.spool = sp
+	}
+	u.attempt, u.offset = u.spool.Attempt()
+	e.uploads[s.Member] = u
+	return u, nil
+}
+
+// sameUpload says whether an attempt goes on with the bytes of an older one.
+func sameUpload(a, b *coordinatorv1.PushHeader) bool {
+	return a.GetUpdateId() == b.GetUpdateId() && a.GetRound() == b.GetRound() && a.GetPayloadBytes() == b.GetPayloadBytes()
+}
+
+// speaker finds the session that a header belongs to.
+func (e *Engine) speaker(h *coordinatorv1.PushHeader) (*session.Session, *coordinatorv1.PushResult) {
+	s := e.sessions.Token(h.GetSessionToken())
+	switch {
+	case s == nil:
+		return nil, refused(v1alpha1.ReasonFencedEpoch, "no live session has this token: it was fenced by a newer one or lost; open a session and push again")
+	case s.Epoch != h.GetEpoch():
+		return nil, refused(v1alpha1.ReasonFencedEpoch, "epoch %d of %s is not its live session's %d", h.GetEpoch(), s.Member, s.Epoch)
+	case h.GetUpdateId() == "" || len(h.GetUpdateId()) > maxUpdateID:
+		return nil, refused(v1alpha1.ReasonMalformed, "update id must have 1 to %d bytes, has %d", maxUpdateID, len(h.GetUpdateId()))
+	}
+	return s, nil
+}
+
+func (e *Engine) checkHeader(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult {
+	m := e.model
+	w := h.GetWeight()
+	switch {
+	case !(w > 0) || math.IsInf(w, 0):
+		return refused(v1alpha1.ReasonInvalidWeight, "weight %v must be finite and above 0", w)
+	case h.GetBaseVersion() != m.version:
+		return stale(v1alpha1.ReasonStaleRound, "the update is based on version %d, the round on %d", h.GetBaseVersion(), m.version)
+	case len(h.GetMetrics()) > maxMetrics:
+		return refused(v1alpha1.ReasonTooLarge, "%d metrics, at most %d", len(h.GetMetrics()), maxMetrics)
+	case len(h.GetTensors()) == 0 && string(h.GetLayoutDigest()) != string(m.layout[:]):
+		return refused(v1alpha1.ReasonShapeMismatch, "the update follows another model layout (digest %x, want %x); send the tensor table to learn the difference", h.GetLayoutDigest(), m.layout)
+	}
+	if limit := codec.MaxSize(m.domain, e.cfg.Algorithm.Uplink); h.GetPayloadBytes() > uint64(limit) || h.GetPayloadBytes() == 0 {
+		return refused(v1alpha1.ReasonTooLarge, "payload of %d bytes; a valid one has 1 to %d", h.GetPayloadBytes(), limit)
+	}
+	for k, v := range h.GetMetrics() {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return refused(v1alpha1.ReasonNotFinite, "metric %q is %v", k, v)
+		}
+	}
+	return nil
+}
+
+// retryable says whether the same update may come again and be good.
+func retryable(r v1alpha1.Reason) bool {
+	switch r {
+	case v1alpha1.ReasonStaleRound, v1alpha1.ReasonChecksumMismatch, v1alpha1.ReasonTruncated, v1alpha1.ReasonUnexpectedOffset, v1alpha1.ReasonCommitLogFailed:
+		return true
+	}
+	return false
+}
+
+// FinishPush checks a complete upload and counts it.
+func (e *Engine) FinishPush(ctx context.Context, u *Upload) (*coordinatorv1.PushResult, error) {
+	if !u.spool.Complete() {
+		return refused(v1alpha1.ReasonTruncated, "the stream ended before all %d bytes arrived; push again, it goes on where it stopped", u.spool.Size()), nil
+	}
+	if u.header.GetKind() == coordinatorv1.PushHeader_KIND_SEED {
+		return e.finishSeed(ctx, u)
+	}
+	// The model's domain never changes, so the check may run beside the engine.
+	var domain *codec.Domain
+	if err := e.do(ctx, func() { domain = e.model.domain }); err != nil {
+		return nil, err
+	}
+	payload, err := codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
+	var res *coordinatorv1.PushResult
+	err = errors.Join(e.do(ctx, func() { res = e.finishUpdate(time.Now(), u, payload, err) }))
+	return res, err
+}
+
+func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, err error) *coordinatorv1.PushResult {
+	current := e.uploads[u.name]
+	if current != nil && current.payload != nil && sameUpload(current.header, u.header) {
+		return acceptedResult()
+	}
+	if e.sessions.Member(u.name) != u.member {
+		return refused(v1alpha1.ReasonFencedEpoch, "the session of %s was fenced or lost during the upload; push again in the new one", u.name)
+	}
+	if reason, ok := e.machine.Expecting(now, u.name, u.header.GetRound()); !ok || current != u {
+		return stale(v1alpha1.Reason(firstNonEmpty(string(reason), string(v1alpha1.ReasonStaleRound))), "round %d ended while the update arrived", u.header.GetRound())
+	}
+	if err != nil {
+		reason := v1alpha1.ReasonMalformed
+		var ce *codec.Error
+		if errors.As(err, &ce) {
+			reason = ce.Reason
+		}
+		e.log.Warn("update refused", "member", u.name, "round", u.header.GetRound(), "reason", reason, "error", err)
+		delete(e.uploads, u.name)
+		u.spool.Close()
+		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
+		return refused(reason, "%v", err)
+	}
+	u.payload = payload
+	e.log.Info("update accepted", "member", u.name, "round", u.header.GetRound(), "update", u.header.GetUpdateId(),
+		"samples", u.header.GetSamples(), "steps", u.header.GetSteps(), "bytes", u.spool.Size())
+	e.act(now, e.machine.Accepted(now, u.name))
+	return acceptedResult()
+}
+
+func firstNonEmpty(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func sections(in []*coordinatorv1.TensorSection) []codec.Section {
+	var out []codec.Section
+	for _, t := range in {
+		out = append(out, codec.Section{Name: t.GetName(), DType: t.GetDtype(), Shape: t.GetShape(),
+			Offset: clampInt64(t.GetOffset()), Length: clampInt64(t.GetLength())})
+	}
+	return out
+}
+
+func clampInt64(v uint64) int64 {
+	if v > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(v)
+}
+
+func (e *Engine) spoolDir() string { return filepath.Join(e.cfg.DataDir, "spool") }
+
+func makeSpoolDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/merge"
+	"girassol.dev/coordinator/round"
+	"girassol.dev/internal/codec"
+	"girassol.dev/internal/replica"
+	"girassol.dev/internal/tensor"
+)
+
+// recover brings back the newest committed state, bit for bit, and the wishes.
+func (e *Engine) recover() error {
+	if err := os.MkdirAll(e.cfg.DataDir, 0o700); err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if err := makeSpoolDir(e.spoolDir()); err != nil {
+		return err
+	}
+	var err error
+	if e.wishes, err = loadWishes(e.cfg.DataDir); err != nil {
+		return err
+	}
+	if err := e.reload(); err != nil {
+		return err
+	}
+	last, err := e.readRound()
+	if err != nil {
+		return err
+	}
+	e.noted = last
+	last = max(last, e.manifest.Round)
+	now := time.Now()
+	e.machine = round.New(e.cfg.Round, last, e.manifest.RoundsCommitted, e.manifest.RoundsVoid, now)
+	if e.wishes.Paused {
+		e.machine.Pause(now)
+	}
+	for _, site := range e.cfg.Round.Sites {
+		w := e.wishes.effective(site)
+		if _, _, err := e.machine.SetMembership(now, site, w.Membership, time.Time{}, w.Reason, w.Message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reload reads the model from the commit log: the newest good snapshot, then
+// every commit after it, each checked against its digest.
+func (e *Engine) reload() error {
+	rec, err := e.store.Recover()
+	if err != nil {
+		return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)
+	}
+	for _, d := range rec.Damage {
+		e.log.Error("commit log damaged", "what", d)
+	}
+	if rec.Empty() {
+		e.model = nil
+		return nil
+	}
+	if was, is := rec.Latest().Algorithm, e.cfg.Algorithm; was.Downlink.Transform != is.Downlink.Transform {
+		return fmt.Errorf("federation %s: spec.algorithm: the run was made with %s (transform %s) and cannot go on with %s (transform %s); keep the strategy or start with an empty data folder",
+			e.cfg.Federation, was.Strategy, was.Downlink.Transform, is.Strategy, is.Downlink.Transform)
+	}
+	m := e.newModel(rec.State, rec.Residual)
+	m.version = rec.Snapshot.Version
+	e.adopt(rec.Snapshot)
+	e.deltaBytes, e.snapshotAt = 0, m.version
+	for _, man := range rec.Commits {
+		if err := e.replay(m, man); err != nil {
+			return fmt.Errorf("federation %s: replay of version %d: %w", e.cfg.Federation, man.Version, err)
+		}
+		m.version = man.Version
+		e.adopt(man)
+		e.deltaBytes += man.DeltaBytes
+	}
+	m.digest = m.state.Digest()
+	if got := hex.EncodeToString(m.digest[:]); got != e.manifest.Digest {
+		return fmt.Errorf("federation %s: recovered version %d has digest %s, its manifest says %s", e.cfg.Federation, m.version, got, e.manifest.Digest)
+	}
+	e.model = m
+	e.log.Info("recovered", "version", m.version, "digest", e.manifest.Digest[:12], "snapshot", rec.Snapshot.Version, "commits", len(rec.Commits))
+	return nil
+}
+
+func (e *Engine) newModel(st *tensor.State, residual []float32) *model {
+	domain := codec.NewDomain(st.Layout, e.cfg.Algorithm.Downlink.Transform)
+	if residual == nil {
+		residual = tensor.NewVector(domain.Len())
+	}
+	return &model{
+		state: st, residual: residual, domain: domain, layout: st.Layout.Digest(), digest: st.Digest(),
+		merge: merge.Config{Params: e.cfg.Algorithm, Uplink: domain, Downlink: domain},
+	}
+}
+
+// replay makes one commit anew: with a lossy downlink by merging the archived
+// updates again, which also gives the residual; else by applying its delta.
+func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
+	if man.Algorithm.Downlink.Lossless() {
+		delta, size, _, err := e.store.OpenDelta(man.Version)
+		if err != nil {
+			return err
+		}
+		defer delta.Close()
+		p, err := codec.Parse(m.domain, man.Algorithm.Downlink, delta, size, nil)
+		if err != nil {
+			return err
+		}
+		return replica.Step(m.state, m.domain, man.Algorithm, p)
+	}
+	archived, _, err := e.store.OpenUpdates(man.Version)
+	if err != nil {
+		return err
+	}
+	sections := map[string][]codec.Section{}
+	weights := map[string]float64{}
+	for _, mm := range man.Members {
+		sections[mm.Member], weights[mm.Member] = mm.Sections, mm.Weight
+	}
+	updates := make([]merge.Update, 0, len(archived))
+	for _, a := range archived {
+		defer a.Close()
+		p, err := codec.Parse(m.domain, man.Algorithm.Uplink, a, a.Size, sections[a.Member])
+		if err != nil {
+			return fmt.Errorf("archived update of %s: %w", a.Member, err)
+		}
+		updates = append(updates, merge.Update{Member: a.Member, Weight: weights[a.Member], Payload: p})
+	}
+	cfg := m.merge
+	cfg.Params = man.Algorithm
+	_, err = merge.Merge(m.state, m.residual, cfg, updates, io.Discard)
+	return err
+}
+
+// Commits are the manifests after a version, for announcements that were missed.
+func (e *Engine) Commits(after uint64) ([]checkpoint.Manifest, error) {
+	return e.store.Manifests(after)
+}

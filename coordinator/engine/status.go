@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/round"
+)
+
+// Changed is closed at the next change of status.
+func (e *Engine) Changed() <-chan struct{} { return e.changed.next() }
+
+// Status is everything that a person may know.
+func (e *Engine) Status(ctx context.Context) (*coordinatorv1.FederationStatus, error) {
+	var st *coordinatorv1.FederationStatus
+	err := e.do(ctx, func() { st = e.status(time.Now()) })
+	return st, err
+}
+
+func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
+	ms := e.machine.Status()
+	st := &coordinatorv1.FederationStatus{
+		Federation: e.cfg.Federation, Phase: string(ms.Phase), Reason: string(ms.Reason), Message: ms.Message,
+		NowUnixMs: now.UnixMilli(), Algorithm: e.cfg.Algorithm.ToProto(),
+		RoundsTotal: e.cfg.Round.Total, RoundsCommitted: ms.Committed, RoundsVoid: ms.Voids,
+		CommittedSamples: e.samples, Agreement: e.agreement, Evaluation: evaluationProto(e.evaluated),
+		Round: &coordinatorv1.RoundStatus{
+			Number: ms.Round, State: roundState(ms.State), StartedUnixMs: milli(ms.Started), StopAtUnixMs: milli(ms.StopAt),
+			DeadlineUnixMs: milli(ms.Deadline), Granted: ms.Granted, Reported: ms.Reported, WaitingFor: ms.WaitingFor,
+		},
+	}
+	if m := e.model; m != nil {
+		v := m.version
+		st.Version, st.Digest, st.Parameters = &v, m.digest[:], uint64(m.state.Layout.Parameters())
+	}
+	if e.hooks.Events != nil {
+		st.Events = e.hooks.Events()
+	}
+	var ledger map[string]checkpoint.LedgerEntry
+	if e.hooks.Ledger != nil {
+		ledger = e.hooks.Ledger()
+	}
+	for _, s := range e.machine.Sites() {
+		site := e.siteStatus(s)
+		if l, ok := ledger[s.Name]; ok {
+			site.Ledger = ledgerProto(l)
+		}
+		for _, m := range site.Members {
+			st.BytesUp += m.BytesUp
+			st.BytesDown += m.BytesDown
+		}
+		st.Sites = append(st.Sites, site)
+	}
+	return st
+}
+
+func (e *Engine) siteStatus(s round.SiteStatus) *coordinatorv1.SiteStatus {
+	stats := e.stats[s.Name]
+	out := &coordinatorv1.SiteStatus{
+		Name: s.Name, Phase: string(s.Phase), Reason: string(s.Reason), Message: s.Message,
+		Membership: membershipProto(s.Membership), SinceUnixMs: milli(s.Since), Signal: e.wishes.signals[s.Name],
+		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
+	}
+	for _, ses := range e.sessions.All() {
+		if ses.Site != s.Name {
+			continue
+		}
+		hb := ses.Last
+		m := &coordinatorv1.MemberStatus{
+			Node: ses.Node, Epoch: ses.Epoch, Connected: true, State: hb.GetState(), Detail: hb.GetDetail(),
+			Round: hb.GetRound(), Steps: hb.GetSteps(), MaxSteps: e.machine.MaxSteps(ses.Member), Samples: hb.GetSamples(),
+			ModelVersion: hb.GetModelVersion(), LastSeenUnixMs: ses.Seen.UnixMilli(),
+			Hardware: ses.Hello.GetHardware(), AgentVersion: ses.Hello.GetAgentVersion(),
+		}
+		if hb != nil {
+			m.Loss, m.StepSeconds = hb.Loss, hb.StepSeconds
+		}
+		if e.hooks.Bytes != nil {
+			m.BytesUp, m.BytesDown = e.hooks.Bytes(ses.Member)
+		}
+		out.Members = append(out.Members, m)
+	}
+	return out
+}
+
+// Activity is what a site's power depends on.
+type Activity struct {
+	Site string
+	// Admitted: its capacity is kept for the federation.
+	Admitted bool
+	// Members with a session, and those of them that train now.
+	Members, Training int
+}
+
+// Activities tells every site's activity.
+func (e *Engine) Activities(ctx context.Context) ([]Activity, error) {
+	var out []Activity
+	err := e.do(ctx, func() {
+		for _, s := range e.machine.Sites() {
+			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit}
+			for _, ses := range e.sessions.All() {
+				if ses.Site != s.Name {
+					continue
+				}
+				a.Members++
+				if e.machine.Working(ses.Member) {
+					a.Training++
+				}
+			}
+			out = append(out, a)
+		}
+	})
+	return out, err
+}
+
+func roundState(s round.State) string {
+	switch s {
+	case round.Collecting, round.Committing:
+		return string(s)
+	}
+	return "Idle"
+}
+
+func membershipProto(m round.Membership) coordinatorv1.Membership {
+	switch m {
+	case round.Admit:
+		return coordinatorv1.Membership_MEMBERSHIP_ADMIT
+	case round.Exclude:
+		return coordinatorv1.Membership_MEMBERSHIP_EXCLUDE
+	}
+	return coordinatorv1.Membership_MEMBERSHIP_DRAIN
+}
+
+func milli(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func evaluationProto(ev *checkpoint.Evaluation) *coordinatorv1.Evaluation {
+	if ev == nil {
+		return nil
+	}
+	return &coordinatorv1.Evaluation{Version: ev.Version, Samples: ev.Samples, Loss: ev.Loss, Metrics: ev.Metrics}
+}
+
+// ledgerProto turns joules and grams into kWh and kilograms.
+func ledgerProto(l checkpoint.LedgerEntry) *coordinatorv1.LedgerStatus {
+	out := &coordinatorv1.LedgerStatus{EnergyKwh: l.EnergyJoules / 3.6e6, EnergySource: "model"}
+	if l.MarginalGrams != nil {
+		kg := *l.MarginalGrams / 1000
+		out.MarginalKgco2E = &kg
+	}
+	if l.AverageGrams != nil {
+		kg := *l.AverageGrams / 1000
+		out.AverageKgco2E = &kg
+	}
+	if l.EnergyJoules > 0 {
+		out.Coverage = l.CoveredJoules / l.EnergyJoules
+	}
+	return out
+}

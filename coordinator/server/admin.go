@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/engine"
+	"girassol.dev/coordinator/round"
+	"girassol.dev/internal/wire"
+)
+
+// Admin serves people, the operator and the signals director.
+type Admin struct {
+	coordinatorv1.UnimplementedAdminServer
+	Engine *engine.Engine
+	Log    *slog.Logger
+}
+
+// authorize keeps sites out: a certificate that names a site is an agent's.
+func authorize(ctx context.Context) error {
+	if _, site, ok := wire.PeerIdentity(ctx); ok && site != "" {
+		return status.Errorf(codes.PermissionDenied, "%s: site %s may not use the Admin service", v1alpha1.ReasonIdentityMismatch, site)
+	}
+	return nil
+}
+
+// Status answers with the present status.
+func (a *Admin) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.FederationStatus, error) {
+	if err := authorize(ctx); err != nil {
+		return nil, err
+	}
+	st, err := a.Engine.Status(ctx)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return st, nil
+}
+
+const (
+	defaultWatchInterval = time.Second
+	minWatchInterval     = 50 * time.Millisecond
+)
+
+// Watch sends the status now and after changes, at most once per interval.
+func (a *Admin) Watch(req *coordinatorv1.WatchRequest, stream grpc.ServerStreamingServer[coordinatorv1.FederationStatus]) error {
+	ctx := stream.Context()
+	if err := authorize(ctx); err != nil {
+		return err
+	}
+	interval := defaultWatchInterval
+	if req.GetIntervalMs() > 0 {
+		interval = max(minWatchInterval, time.Duration(req.GetIntervalMs())*time.Millisecond)
+	}
+	for {
+		changed := a.Engine.Changed()
+		st, err := a.Engine.Status(ctx)
+		if err != nil {
+			return refusal(err)
+		}
+		if err := stream.Send(st); err != nil {
+			return err
+		}
+		if err := wait(ctx, time.After(interval), nil); err != nil {
+			return err
+		}
+		// Time passes even when nothing changes: a status is never older than ten
+		// intervals.
+		if err := wait(ctx, time.After(9*interval), changed); err != nil {
+			return err
+		}
+	}
+}
+
+func wait(ctx context.Context, timer <-chan time.Time, changed <-chan struct{}) error {
+	select {
+	case <-timer:
+	case <-changed:
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return nil
+}
+
+// SetMembership takes a wish about a site.
+func (a *Admin) SetMembership(ctx context.Context, req *coordinatorv1.SetMembershipRequest) (*coordinatorv1.SetMembershipResponse, error) {
+	if err := authorize(ctx); err != nil {
+		return nil, err
+	}
+	w := engine.Wish{
+		Site: req.GetSite(), Deadline: time.Duration(req.GetDeadlineMs()) * time.Millisecond,
+		Reason: v1alpha1.Reason(req.GetReason()), Message: req.GetMessage(), Energy: req.GetSignal() != nil, Signal: req.GetSignal(),
+	}
+	switch req.GetMembership() {
+	case coordinatorv1.Membership_MEMBERSHIP_ADMIT:
+		w.Membership = round.Admit
+	case coordinatorv1.Membership_MEMBERSHIP_DRAIN:
+		w.Membership = round.Drain
+	case coordinatorv1.Membership_MEMBERSHIP_EXCLUDE:
+		w.Membership = round.Exclude
+	default:
+		return nil, status.Error(codes.InvalidArgument, "membership must be ADMIT, DRAIN or EXCLUDE")
+	}
+	if w.Deadline < 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "deadline_ms %d must not be negative", req.GetDeadlineMs())
+	}
+	if w.Reason == "" {
+		w.Reason = v1alpha1.ReasonRequested
+	}
+	in, err := a.Engine.SetMembership(ctx, w)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return &coordinatorv1.SetMembershipResponse{Changed: in.Changed, Membership: membership(in.Membership), Reason: string(in.Reason), Message: in.Message}, nil
+}
+
+func membership(m round.Membership) coordinatorv1.Membership {
+	switch m {
+	case round.Admit:
+		return coordinatorv1.Membership_MEMBERSHIP_ADMIT
+	case round.Exclude:
+		return coordinatorv1.Membership_MEMBERSHIP_EXCLUDE
+	}
+	return coordinatorv1.Membership_MEMBERSHIP_DRAIN
+}
+
+// Pause lets the round in flight end and grants no other.
+func (a *Admin) Pause(ctx context.Context, req *coordinatorv1.PauseRequest) (*coordinatorv1.PauseResponse, error) {
+	if err := authorize(ctx); err != nil {
+		return nil, err
+	}
+	a.Log.Info("pause requested", "message", req.GetMessage())
+	if err := a.Engine.Pause(ctx); err != nil {
+		return nil, refusal(err)
+	}
+	return &coordinatorv1.PauseResponse{}, nil
+}
+
+// Resume ends a pause.
+func (a *Admin) Resume(ctx context.Context, _ *coordinatorv1.ResumeRequest) (*coordinatorv1.ResumeResponse, error) {
+	if err := authorize(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.Engine.Resume(ctx); err != nil {
+		return nil, refusal(err)
+	}
+	return &coordinatorv1.ResumeResponse{}, nil
+}
