@@ -14,15 +14,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-)
 
-// The environment of a trainer.
-const (
-	// EnvSocket is the path of the trainer API's Unix socket.
-	EnvSocket = "GIRASSOL_TRAINER_SOCKET"
-	// EnvWorkDir is the folder that the agent and the trainer share; seeds and
-	// results must lie in it.
-	EnvWorkDir = "GIRASSOL_TRAINER_WORKDIR"
+	trainerv1 "girassol.dev/api/trainer/v1"
 )
 
 // Phase is what a supervised trainer does.
@@ -192,7 +185,7 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 	cmd := exec.Command(s.opts.Command[0], s.opts.Command[1:]...)
 	cmd.Dir = s.opts.Dir
 	cmd.Env = append(os.Environ(), s.opts.Env...)
-	cmd.Env = append(cmd.Env, EnvSocket+"="+s.opts.SocketPath, EnvWorkDir+"="+s.opts.WorkDir)
+	cmd.Env = append(cmd.Env, trainerv1.EnvSocket+"="+s.opts.SocketPath, trainerv1.EnvWorkDir+"="+s.opts.WorkDir)
 	out := &lines{each: func(l string) { s.line("stdout", l) }}
 	errs := &lines{each: func(l string) { s.line("stderr", l) }}
 	cmd.Stdout, cmd.Stderr = out, errs

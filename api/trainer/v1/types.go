@@ -14,6 +14,15 @@ package trainerv1
 
 import "time"
 
+// The environment that the agent gives a trainer which it starts.
+const (
+	// EnvSocket is the path of the Unix socket.
+	EnvSocket = "GIRASSOL_TRAINER_SOCKET"
+	// EnvWorkDir is the folder that agent and trainer share; every path that a
+	// trainer names must lead to a regular file in it.
+	EnvWorkDir = "GIRASSOL_TRAINER_WORKDIR"
+)
+
 // Kind says what a task is.
 type Kind string
 
