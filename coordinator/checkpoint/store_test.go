@@ -1,0 +1,457 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/tensor"
+)
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ptr(v float64) *float64 { return &v }
+
+// testState is what the model of these tests is at a version.
+func testState(version uint64) *tensor.State {
+	l, err := tensor.NewLayout([]tensor.Spec{
+		{Name: "w", DType: tensor.BF16, Shape: []int64{40, 50}, Role: tensor.Parameter},
+		{Name: "bias", DType: tensor.F32, Shape: nil, Role: tensor.Parameter},
+		{Name: "bn.running_var", DType: tensor.F32, Shape: []int64{3}, Role: tensor.Buffer},
+		{Name: "bn.num_batches_tracked", DType: tensor.I64, Shape: nil, Role: tensor.Integer},
+	})
+	if err != nil {
+		panic(err)
+	}
+	s := tensor.NewState(l)
+	for i := range s.Theta {
+		s.Theta[i] = float32(version) + float32(i)/7
+		s.Momentum[i] = -float32(i) / float32(version+3)
+	}
+	s.Buffers[2] = float32(version)
+	s.Integers[0] = byte(version)
+	return s
+}
+
+func testResidual(version uint64) []float32 { return []float32{float32(version), 0.5, -1} }
+
+func testManifest(version uint64, kind string) Manifest {
+	s := testState(version)
+	defer s.Close()
+	digest, layout := s.Digest(), s.Layout.Digest()
+	params, _ := algorithm.Defaults(algorithm.DecoupledMomentum)
+	return Manifest{
+		Version: version, Round: version + 2, Kind: kind, UnixMilli: 1e12,
+		Digest: hex.EncodeToString(digest[:]), LayoutDigest: hex.EncodeToString(layout[:]), Algorithm: params,
+	}
+}
+
+// testDelta is longer than the write buffer, so that it reaches the disk in
+// several pieces.
+func testDelta(version uint64) []byte {
+	return bytes.Repeat(fmt.Appendf(nil, "delta of %d;", version), 30_000)
+}
+
+func snapshot(s *Store, version uint64, kind string) error {
+	st := testState(version)
+	defer st.Close()
+	return s.WriteSnapshot(version, testManifest(version, kind), st, testResidual(version))
+}
+
+func commit(s *Store, version uint64) error {
+	c, err := s.Begin(version)
+	if err != nil {
+		return err
+	}
+	defer c.Abort()
+	if _, err := c.Delta().Write(testDelta(version)); err != nil {
+		return err
+	}
+	for _, member := range []string{"porto/a", "lund/b"} {
+		if err := c.AddUpdate(member, strings.NewReader(fmt.Sprint(member, version))); err != nil {
+			return err
+		}
+	}
+	return c.Finish(testManifest(version, KindCommit))
+}
+
+// filled is an open store with a seed at version 1 and commits up to last.
+func filled(t testing.TB, dir string, last uint64) *Store {
+	t.Helper()
+	s := must(Open(dir, quiet()))(t)
+	t.Cleanup(func() { _ = s.Close() })
+	ok(t, snapshot(s, 1, KindSeed))
+	for v := uint64(2); v <= last; v++ {
+		ok(t, commit(s, v))
+	}
+	return s
+}
+
+func readAll(t testing.TB, r ReadAtCloser, size int64) []byte {
+	t.Helper()
+	b := must(io.ReadAll(io.NewSectionReader(r, 0, size)))(t)
+	ok(t, r.Close())
+	return b
+}
+
+// check holds a recovered store against what must be in it.
+func check(t testing.TB, r *Reader, got Recovered, snap, latest uint64) {
+	t.Helper()
+	if got.Empty() || got.Snapshot.Version != snap || got.Latest().Version != latest || len(got.Commits) != int(latest-snap) {
+		t.Fatalf("snapshot %d, latest %d, %d commits; want %d, %d", got.Snapshot.Version, got.Latest().Version, len(got.Commits), snap, latest)
+	}
+	want := testState(snap)
+	defer want.Close()
+	if got.State.Digest() != want.Digest() {
+		t.Fatal("the snapshot's state differs")
+	}
+	if !slices.Equal(got.Residual, testResidual(snap)) {
+		t.Fatalf("residual %v", got.Residual)
+	}
+	for i, m := range got.Commits {
+		v := snap + 1 + uint64(i)
+		f, size, opened, err := r.OpenDelta(v)
+		ok(t, err)
+		if !bytes.Equal(readAll(t, f, size), testDelta(v)) || !reflect.DeepEqual(opened, m) || m.Version != v {
+			t.Fatalf("commit %d differs", v)
+		}
+	}
+}
+
+func staged(t testing.TB, dir string) []string {
+	t.Helper()
+	var names []string
+	for _, e := range must(os.ReadDir(filepath.Join(dir, stagingDir)))(t) {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestEmptyStoreRecoversToNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "folder")
+	s := must(Open(dir, quiet()))(t)
+	defer func() { _ = s.Close() }()
+	if r := must(s.Recover())(t); !r.Empty() || len(r.Damage) != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if _, _, _, err := s.OpenSnapshot(); !errors.Is(err, ErrNotKept) {
+		t.Errorf("OpenSnapshot: %v", err)
+	}
+	if _, err := s.Begin(1); err == nil || !strings.Contains(err.Error(), "seed") {
+		t.Errorf("a commit before the seed: %v", err)
+	}
+	if err := snapshot(s, 1, KindCommit); err == nil || !strings.Contains(err.Error(), "seed") {
+		t.Errorf("a first snapshot that is no seed: %v", err)
+	}
+}
+
+func TestCommitsComeBackAsTheyWereWritten(t *testing.T) {
+	dir := t.TempDir()
+	s := filled(t, dir, 4)
+	check(t, s.Reader, must(s.Recover())(t), 1, 4)
+	ok(t, s.Close())
+
+	s = must(Open(dir, quiet()))(t)
+	defer func() { _ = s.Close() }()
+	if s.Term() != 2 {
+		t.Errorf("term %d, want 2", s.Term())
+	}
+	r := must(s.Recover())(t)
+	check(t, s.Reader, r, 1, 4)
+	if m := r.Latest(); m.Term != 1 || m.Kind != KindCommit || m.Round != 6 {
+		t.Errorf("latest manifest: %+v", m)
+	}
+	updates, m, err := s.OpenUpdates(3)
+	ok(t, err)
+	for i, u := range updates {
+		if got := string(readAll(t, u, u.Size)); got != fmt.Sprint(u.Member, 3) || m.Updates[i].Member != u.Member {
+			t.Errorf("update of %s: %q", u.Member, got)
+		}
+	}
+	if len(updates) != 2 {
+		t.Errorf("%d updates", len(updates))
+	}
+	ok(t, commit(s, 5))
+	if left := staged(t, dir); len(left) > 0 {
+		t.Errorf("staging holds %v", left)
+	}
+}
+
+func TestOpenSnapshotIsALoadableState(t *testing.T) {
+	s := filled(t, t.TempDir(), 3)
+	ok(t, snapshot(s, 3, KindCommit))
+	r, size, m, err := s.OpenSnapshot()
+	ok(t, err)
+	defer func() { _ = r.Close() }()
+	got := must(tensor.LoadState(must(tensor.ParseFile(r, size))(t)))(t)
+	want := testState(3)
+	if got.Digest() != want.Digest() || m.Version != 3 {
+		t.Errorf("version %d, digest differs: %t", m.Version, got.Digest() != want.Digest())
+	}
+}
+
+func TestVersionsFollowEachOther(t *testing.T) {
+	s := filled(t, t.TempDir(), 3)
+	for _, v := range []uint64{0, 1, 3, 5} {
+		if c, err := s.Begin(v); err == nil {
+			c.Abort()
+			t.Errorf("Begin(%d) after 3 was allowed", v)
+		}
+	}
+	// Two commits of one version: the second to finish loses.
+	a, b := must(s.Begin(4))(t), must(s.Begin(4))(t)
+	ok(t, a.Finish(testManifest(4, "")))
+	if err := b.Finish(testManifest(4, "")); err == nil {
+		t.Error("version 4 was committed twice")
+	}
+	if err := a.Finish(testManifest(4, "")); err == nil {
+		t.Error("a commit was finished twice")
+	}
+	if err := snapshot(s, 9, KindCommit); err == nil {
+		t.Error("a snapshot of the future was written")
+	}
+	ok(t, snapshot(s, 4, KindCommit))
+	ok(t, snapshot(s, 4, KindCommit)) // again: nothing to do
+	if err := snapshot(s, 3, KindCommit); err == nil {
+		t.Error("a snapshot older than the newest was written")
+	}
+}
+
+func TestRollbackIsASeedAfterTheNewestVersion(t *testing.T) {
+	s := filled(t, t.TempDir(), 3)
+	ok(t, snapshot(s, 4, KindSeed))
+	ok(t, commit(s, 5))
+	check(t, s.Reader, must(s.Recover())(t), 4, 5)
+}
+
+func TestSnapshotMustBeWhatItsManifestSays(t *testing.T) {
+	s := filled(t, t.TempDir(), 3)
+	st := testState(2)
+	defer st.Close()
+	if err := s.WriteSnapshot(3, testManifest(3, KindCommit), st, nil); err == nil || !strings.Contains(err.Error(), "digest") {
+		t.Errorf("the state of another version was written: %v", err)
+	}
+	st.Theta[5] = float32(math.NaN())
+	m := testManifest(3, KindCommit)
+	digest := st.Digest()
+	m.Digest = hex.EncodeToString(digest[:])
+	if err := s.WriteSnapshot(3, m, st, nil); err == nil || !strings.Contains(err.Error(), "NaN") {
+		t.Errorf("a state that recovery would refuse was written: %v", err)
+	}
+	if left := staged(t, s.dir); len(left) > 0 {
+		t.Errorf("staging holds %v", left)
+	}
+}
+
+func TestPruningKeepsTwoSnapshotsAndTheCommitsAfterTheOlder(t *testing.T) {
+	dir := t.TempDir()
+	s := filled(t, dir, 4)
+	delta, size, _, err := s.OpenDelta(2)
+	ok(t, err)
+	old, oldSize, _, err := s.OpenSnapshot()
+	ok(t, err)
+	ok(t, snapshot(s, 4, KindCommit))
+	for v := uint64(5); v <= 8; v++ {
+		ok(t, commit(s, v))
+	}
+	ok(t, snapshot(s, 7, KindCommit))
+	snapshots, commits := must(s.versions(snapshotsDir))(t), must(s.versions(commitsDir))(t)
+	if !slices.Equal(snapshots, []uint64{4, 7}) || !slices.Equal(commits, []uint64{5, 6, 7, 8}) {
+		t.Errorf("snapshots %v, commits %v", snapshots, commits)
+	}
+	if left := staged(t, dir); len(left) > 0 {
+		t.Errorf("staging holds %v", left)
+	}
+	// What was open stays readable; what was not is gone by name.
+	if !bytes.Equal(readAll(t, delta, size), testDelta(2)) || len(readAll(t, old, oldSize)) == 0 {
+		t.Error("open files changed")
+	}
+	if _, _, _, err := s.OpenDelta(3); !errors.Is(err, ErrNotKept) {
+		t.Errorf("OpenDelta of a pruned version: %v", err)
+	}
+	if _, _, err := s.OpenUpdates(3); !errors.Is(err, ErrNotKept) {
+		t.Errorf("OpenUpdates of a pruned version: %v", err)
+	}
+	manifests := must(s.Manifests(6))(t)
+	if len(manifests) != 2 || manifests[0].Version != 7 || manifests[1].Version != 8 {
+		t.Errorf("%d manifests after 6", len(manifests))
+	}
+	if all := must(s.Manifests(0))(t); len(all) != 4 {
+		t.Errorf("%d manifests in all", len(all))
+	}
+	check(t, s.Reader, must(s.Recover())(t), 7, 8)
+}
+
+func TestReadLatestNeedsNoLockAndChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s := filled(t, dir, 3)
+	r := must(ReadLatest(dir))(t)
+	check(t, must(Read(dir))(t), r, 1, 3)
+	ok(t, commit(s, 4))
+	if _, err := ReadLatest(filepath.Join(dir, "nothing")); err == nil {
+		t.Error("a folder that does not exist was read")
+	}
+	if r := must(ReadLatest(t.TempDir()))(t); !r.Empty() {
+		t.Error("an empty folder holds a model")
+	}
+}
+
+func TestReadersRunBesideCommitsAndPruning(t *testing.T) {
+	s := filled(t, t.TempDir(), 2)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	reader := func(read func() error) {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := read(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	reader(func() error {
+		all, err := s.Manifests(0)
+		for i := 1; i < len(all); i++ {
+			if all[i].Version != all[i-1].Version+1 {
+				return fmt.Errorf("gap after %d", all[i-1].Version)
+			}
+		}
+		return err
+	})
+	reader(func() error {
+		f, size, _, err := s.OpenSnapshot()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		parsed, err := tensor.ParseFile(f, size)
+		if err != nil {
+			return err
+		}
+		st, err := tensor.LoadState(parsed)
+		if err == nil {
+			st.Close()
+		}
+		return err
+	})
+	reader(func() error {
+		r, err := ReadLatest(s.dir)
+		if err == nil && len(r.Damage) > 0 {
+			err = fmt.Errorf("damage: %v", r.Damage)
+		}
+		r.Close()
+		return err
+	})
+	for v := uint64(3); v <= 30; v++ {
+		ok(t, commit(s, v))
+		if v%3 == 0 {
+			ok(t, snapshot(s, v, KindCommit))
+		}
+		f, size, _, err := s.OpenDelta(v)
+		ok(t, err)
+		if !bytes.Equal(readAll(t, f, size), testDelta(v)) {
+			t.Fatalf("delta %d differs", v)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestSecondOpenNamesTheHolder(t *testing.T) {
+	dir := t.TempDir()
+	s := must(Open(dir, quiet()))(t)
+	_, err := Open(dir, quiet())
+	var held *HeldError
+	if !errors.As(err, &held) || !strings.Contains(held.Holder, fmt.Sprintf("pid %d ", os.Getpid())) || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("second Open: %v", err)
+	}
+	ok(t, s.Close())
+	ok(t, s.Close())
+	if _, err := s.Begin(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("Begin after Close: %v", err)
+	}
+	s = must(Open(dir, quiet()))(t)
+	ok(t, s.Close())
+}
+
+func TestOvertakenStoreIsFenced(t *testing.T) {
+	dir := t.TempDir()
+	s := filled(t, dir, 3)
+	c := must(s.Begin(4))(t)
+	ok(t, writeTerm(dir, s.Term()+1)) // as a coordinator does that flock did not stop
+	if err := c.Finish(testManifest(4, KindCommit)); !errors.Is(err, ErrFenced) {
+		t.Errorf("Finish: %v", err)
+	}
+	if err := snapshot(s, 3, KindCommit); !errors.Is(err, ErrFenced) {
+		t.Errorf("WriteSnapshot: %v", err)
+	}
+	if _, err := s.Begin(4); !errors.Is(err, ErrFenced) {
+		t.Errorf("Begin: %v", err)
+	}
+	if _, err := s.Recover(); !errors.Is(err, ErrFenced) {
+		t.Errorf("Recover: %v", err)
+	}
+	check(t, s.Reader, must(ReadLatest(dir))(t), 1, 3)
+	if left := staged(t, dir); len(left) > 0 {
+		t.Errorf("staging holds %v", left)
+	}
+}
+
+func TestTermsNeverGoBack(t *testing.T) {
+	dir := t.TempDir()
+	for range 3 {
+		s := must(Open(dir, quiet()))(t)
+		ok(t, s.Close())
+	}
+	s := filled(t, dir, 2) // term 4
+	ok(t, s.Close())
+	ok(t, os.Remove(filepath.Join(dir, termFile)))
+	s = must(Open(dir, quiet()))(t)
+	if s.Term() != 5 {
+		t.Errorf("term %d after TERM was lost, want 5", s.Term())
+	}
+	ok(t, writeTerm(dir, 2))
+	if err := commit(s, 3); err == nil || errors.Is(err, ErrFenced) {
+		t.Errorf("commit under an older TERM: %v", err)
+	}
+	ok(t, s.Close())
+	ok(t, os.WriteFile(filepath.Join(dir, termFile), []byte("soon"), 0o644))
+	if _, err := Open(dir, quiet()); err == nil || !strings.Contains(err.Error(), termFile) {
+		t.Errorf("a TERM that is no number: %v", err)
+	}
+}
