@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"girassol.dev/examples/quickstart/timeline"
+	"girassol.dev/signals"
+	"girassol.dev/signals/ledger"
+	"girassol.dev/signals/replay"
 )
 
 // Fill computes everything that follows from the timeline and the traces. The
@@ -170,66 +173,54 @@ func energyOf(s Summary) Energy {
 	if average && e.KWh > 0 {
 		e.AverageKg = &akg
 	}
+	if e.UsefulHours <= 0 {
+		return e
+	}
 	seen := map[string]bool{}
-	for _, site := range s.Sites {
-		if seen[site.Region] || e.UsefulHours <= 0 {
-			continue
+	baseline := func(name, region string, power Power, trace Trace) {
+		if seen[region] {
+			return
 		}
-		seen[site.Region] = true
-		watts := site.Power.TrainingWatts * site.Power.PUE
-		b := Baseline{Site: site.Name, Region: site.Region, KWh: watts / 1000 * e.UsefulHours}
-		b.MarginalKg = emissions(site.Trace.Marginal, s.Start, s.End, e.UsefulHours, watts)
-		b.AverageKg = emissions(site.Trace.Average, s.Start, s.End, e.UsefulHours, watts)
+		seen[region] = true
+		b := Baseline{Site: name, Region: region, KWh: power.TrainingWatts * power.PUE / 1000 * e.UsefulHours}
+		b.MarginalKg = alwaysOn(region, trace.Marginal, s.Start, e.UsefulHours, power)
+		b.AverageKg = alwaysOn(region, trace.Average, s.Start, e.UsefulHours, power)
 		b.MarginalRatio, b.AverageRatio = ratioOf(e.MarginalKg, b.MarginalKg), ratioOf(e.AverageKg, b.AverageKg)
 		e.Baselines = append(e.Baselines, b)
+	}
+	for _, site := range s.Sites {
+		baseline(site.Name, site.Region, site.Power, site.Trace)
+	}
+	for _, r := range s.Elsewhere {
+		if len(s.Sites) > 0 {
+			baseline(r.Name, r.Name, s.Sites[0].Power, r.Trace)
+		}
 	}
 	return e
 }
 
-// emissions of a constant draw from start on for so many hours, in kg: each
-// point's value holds until the next, the trace repeats when hours outlast it.
-// Nil when the trace has a gap or covers nothing.
-func emissions(trace []Point, start, end time.Time, hours, watts float64) *float64 {
-	span := end.Sub(start).Hours()
-	if len(trace) == 0 || span <= 0 {
+// alwaysOn is the kilograms of one site that trains for so many hours without
+// pause, by the same ledger that accounted the run. Nil when the trace has a gap
+// on the way or covers nothing.
+func alwaysOn(region string, trace []Point, start time.Time, hours float64, power Power) *float64 {
+	times, values := make([]time.Time, len(trace)), make([]*float64, len(trace))
+	for i, p := range trace {
+		times[i], values[i] = p.Time, p.Value
+	}
+	t, err := replay.NewTrace(region, signals.Marginal, signals.GramsPerKWh, times, []string{region}, [][]*float64{values})
+	if err != nil {
 		return nil
 	}
-	var kg float64
-	for left := hours; left > 1e-9; left -= span {
-		part, ok := integrate(trace, start, start.Add(time.Duration(min(left, span)*float64(time.Hour))))
-		if !ok {
-			return nil
-		}
-		kg += part * watts / 1e6
+	series, err := t.Column(region)
+	if err != nil {
+		return nil
 	}
+	b, err := ledger.AlwaysOn(region, series, start, time.Duration(hours*float64(time.Hour)), power.TrainingWatts, power.PUE)
+	if err != nil || b.Grams == nil || b.CoveredJoules < b.Joules*(1-1e-9) {
+		return nil
+	}
+	kg := *b.Grams / 1000
 	return &kg
-}
-
-// integrate returns the integral of the trace in (g/kWh)*h.
-func integrate(trace []Point, from, to time.Time) (float64, bool) {
-	var sum float64
-	covered := time.Duration(0)
-	for i, p := range trace {
-		lo, hi := p.Time, to
-		if i+1 < len(trace) {
-			hi = trace[i+1].Time
-		}
-		if lo.Before(from) {
-			lo = from
-		}
-		if hi.After(to) {
-			hi = to
-		}
-		if !hi.After(lo) {
-			continue
-		}
-		if p.Value == nil || !finite(*p.Value) {
-			return 0, false
-		}
-		sum += *p.Value * hi.Sub(lo).Hours()
-		covered += hi.Sub(lo)
-	}
-	return sum, covered == to.Sub(from)
 }
 
 // Shares says where the federation's loss lies between the best site alone (0)

@@ -40,7 +40,7 @@ func bytesChart(s Summary, width float64) string {
 	x := scale{lo: first, hi: max(last, first+1), from: left + 8, to: width - right}
 	for _, v := range yt {
 		c.line(left, y.at(v), width-right, y.at(v), "grid")
-		c.text(left-6, y.at(v)+4, "end", "tick", ByteSize(v))
+		c.text(left-6, y.at(v)+4, "end", "tick", byteTick(v))
 	}
 	c.text(0, top-10, "start", "label", "bytes per member and round, log scale")
 	c.line(left, y.from, width-right, y.from, "axis")

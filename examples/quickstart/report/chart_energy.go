@@ -32,7 +32,7 @@ func windowsChart(s Summary, width float64) string {
 	}
 	about := max(3, int(width/90))
 	x := scale{lo: 0, hi: hoursTotal, from: left, to: width - right}
-	_, ticks := linear(0, hoursTotal, 0, 1, about)
+	ticks := hourTicks(hoursTotal, about+1)
 	for i, site := range s.Sites {
 		y0 := top + row*float64(i)
 		sitePanel(c, s, site, x, ticks, y0, panel, lane, hi, width)

@@ -38,7 +38,7 @@ func lossChart(s Summary, width float64) string {
 	y, yt := linear(lo, hi, height-bottom, top, 5)
 	x, xt := linear(0, tokens, left, width-right, int(width/110))
 	x.hi = max(tokens, x.lo+1) // the line ends at the edge, ticks beyond it are left out
-	axes(c, x, y, xt, yt, "tokens (bytes of text) trained on by all sites", "nats per byte", width, left, right, func(v float64) string { return Count(v) })
+	axes(c, x, y, xt, yt, "tokens (bytes of text) trained on by all sites", "nats per byte", width, left, right, countTick)
 
 	for _, r := range s.Rounds {
 		if r.Loss != nil {

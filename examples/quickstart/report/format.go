@@ -88,6 +88,27 @@ func byteSize(x *float64) string {
 	return ByteSize(*x)
 }
 
+// byteTick is ByteSize for an axis: 10 kB, not 10.0 kB.
+func byteTick(n float64) string {
+	number, unit, _ := strings.Cut(ByteSize(n), " ")
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + " " + unit
+}
+
+// countTick is Count for an axis.
+func countTick(n float64) string {
+	number, unit, found := strings.Cut(Count(n), " ")
+	if !found {
+		return number
+	}
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + " " + unit
+}
+
 // Count prints a number with SI suffix: 1.2 M.
 func Count(n float64) string {
 	switch {

@@ -34,9 +34,9 @@ func fixture(compare bool) (Summary, []timeline.Entry) {
 		windows      [][2]float64
 	}
 	regions := []region{
-		{"california", 443, 73, [][2]float64{{0.1, 2.1}, {2.33, 6.4}}},
-		{"texas", 642, 22, [][2]float64{{10.1, 16.4}, {16.5, 17.1}}},
-		{"south-australia", 835, 0.4, [][2]float64{{4.7, 15.2}}},
+		{"ca-north", 443, 73, [][2]float64{{0.1, 2.1}, {2.33, 6.4}}},
+		{"us-plains", 642, 22, [][2]float64{{10.1, 16.4}, {16.5, 17.1}}},
+		{"au-south", 835, 0.4, [][2]float64{{4.7, 15.2}}},
 	}
 	at := func(h float64) time.Time { return start.Add(time.Duration(h * float64(time.Hour))) }
 	s := Summary{
@@ -57,7 +57,7 @@ func fixture(compare bool) (Summary, []timeline.Entry) {
 		return false
 	}
 	for _, r := range regions {
-		site := Site{Name: r.name, Region: "synthetic-" + r.name, Text: "net, crypto, go", TextBytes: 4 << 20, Power: Power{2024, 468, 1.1}, EnterBelow: ptr(80.0), LeaveAbove: ptr(100.0)}
+		site := Site{Name: r.name, Region: r.name, Text: "net, crypto, go", TextBytes: 4 << 20, Power: Power{2024, 468, 1.1}, EnterBelow: ptr(80.0), LeaveAbove: ptr(100.0)}
 		for i := range 217 {
 			h := float64(i) / 12
 			v := r.dirty + 40*math.Sin(h) + 30*rng.NormFloat64()
@@ -69,6 +69,11 @@ func fixture(compare bool) (Summary, []timeline.Entry) {
 		}
 		s.Sites = append(s.Sites, site)
 	}
+	de := Region{Name: "de"}
+	for i := range 217 {
+		de.Trace.Marginal = append(de.Trace.Marginal, Point{at(float64(i) / 12), ptr(752.0)})
+	}
+	s.Elsewhere = []Region{de}
 	tokens, up, down := uint64(0), uint64(0), uint64(0)
 	totals := map[string]*timeline.SiteTotals{}
 	for _, r := range regions {
@@ -137,7 +142,7 @@ func fixture(compare bool) (Summary, []timeline.Entry) {
 		timeline.Entry{Kind: timeline.KindStop, Time: end, Real: start.Add(2 * time.Minute), Stop: &timeline.Stop{Complete: true, Why: "end of trace"}})
 	if compare {
 		s.Comparison = &Comparison{
-			Alone:   []Contender{{"california", 150e3, ptr(2.702)}, {"texas", 160e3, ptr(2.811)}, {"south-australia", 240e3, ptr(2.593)}},
+			Alone:   []Contender{{"ca-north", 150e3, ptr(2.702)}, {"us-plains", 160e3, ptr(2.811)}, {"au-south", 240e3, ptr(2.593)}},
 			Central: &Contender{"central", 550e3, ptr(2.142)},
 		}
 	}
@@ -265,22 +270,22 @@ func TestSummaryIsJSONEvenWithUnknownFigures(t *testing.T) {
 	}
 }
 
-func TestBaselineHoldsEachPointUntilTheNext(t *testing.T) {
+func TestBaselineHoldsEachPointUntilTheNextAndRepeatsTheTrace(t *testing.T) {
 	trace := []Point{{start, ptr(100.0)}, {start.Add(time.Hour), ptr(300.0)}, {start.Add(2 * time.Hour), ptr(0.0)}}
-	end := start.Add(3 * time.Hour)
+	power := Power{TrainingWatts: 500, PUE: 2}
 	for _, c := range []struct {
 		hours, want float64
 	}{{1, 0.1}, {1.5, 0.25}, {2, 0.4}, {3, 0.4}, {4, 0.5}, {7.5, 1.05}} {
-		got := emissions(trace, start, end, c.hours, 1000)
+		got := alwaysOn("r", trace, start, c.hours, power)
 		if got == nil || math.Abs(*got-c.want) > 1e-9 {
 			t.Errorf("%v h at 1 kW: %v kg, want %v", c.hours, fixed(got, 4), c.want)
 		}
 	}
-	if got := emissions([]Point{{start, ptr(100.0)}, {start.Add(time.Hour), nil}}, start, end, 2, 1000); got != nil {
+	if got := alwaysOn("r", []Point{{start, ptr(100.0)}, {start.Add(time.Hour), nil}}, start, 2, power); got != nil {
 		t.Errorf("a trace with a gap gives %v kg, want unknown", *got)
 	}
-	if got := emissions(trace[1:], start, end, 2, 1000); got != nil {
-		t.Errorf("a trace that begins late gives %v kg, want unknown", *got)
+	if got := alwaysOn("r", nil, start, 2, power); got != nil {
+		t.Errorf("no trace gives %v kg, want unknown", *got)
 	}
 }
 

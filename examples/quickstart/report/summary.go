@@ -33,6 +33,8 @@ type Summary struct {
 	Parameters uint64 `json:"parameters"`
 	Corpus     Corpus `json:"corpus"`
 	Sites      []Site `json:"sites"`
+	// Elsewhere are regions without a site here, for baselines only.
+	Elsewhere []Region `json:"elsewhere,omitempty"`
 	// Rounds that were committed, by version; VoidRounds had no effect.
 	Rounds     []Round     `json:"rounds"`
 	VoidRounds int         `json:"voidRounds"`
@@ -102,6 +104,12 @@ type Power struct {
 type Trace struct {
 	Marginal []Point `json:"marginal"`
 	Average  []Point `json:"average,omitempty"`
+}
+
+// Region is a grid and its trace.
+type Region struct {
+	Name  string `json:"name"`
+	Trace Trace  `json:"trace"`
 }
 
 // Point is one value of a trace; nil is a gap.

@@ -176,11 +176,27 @@ func logarithmic(lo, hi, from, to float64) (scale, []float64) {
 
 // tickLabel prints a tick with the digits that its step needs.
 func tickLabel(x, step float64) string {
-	decimals := max(0, int(math.Ceil(-math.Log10(math.Abs(step))-1e-9)))
-	if step < 1 && math.Abs(step*math.Pow(10, float64(decimals))-math.Round(step*math.Pow(10, float64(decimals)))) > 1e-6 {
+	decimals := 0
+	for decimals < 6 && math.Abs(step-math.Round(step*math.Pow10(decimals))/math.Pow10(decimals)) > math.Abs(step)*1e-6 {
 		decimals++
 	}
-	return group(strconv.FormatFloat(x+0, 'f', min(decimals, 6), 64))
+	return group(strconv.FormatFloat(x+0, 'f', decimals, 64))
+}
+
+// hourTicks are whole hours at a step that a clock would use.
+func hourTicks(hours float64, about int) []float64 {
+	step := 24.0
+	for _, s := range []float64{0.5, 1, 2, 3, 6, 12} {
+		if hours/s <= float64(about) {
+			step = s
+			break
+		}
+	}
+	var out []float64
+	for t := 0.0; t <= hours+1e-9; t += step {
+		out = append(out, t)
+	}
+	return out
 }
 
 func tickStep(ticks []float64) float64 {
