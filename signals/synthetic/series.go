@@ -13,7 +13,7 @@ const (
 
 // ramp is the part of the dirty level at one, two and three points from a
 // window.
-var ramp = []float64{0.4, 0.6, 0.8}
+var ramp = []float64{0.8, 0.9, 0.95}
 
 // noise is correlated, of mean 0 and deviation of about 1, and bounded.
 type noise struct {

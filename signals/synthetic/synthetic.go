@@ -8,9 +8,9 @@
 // How a marginal series is made, per region and from the seed and the region's
 // name alone: points inside a window lie at the window's level with correlated
 // noise and rise towards 95 g at its edges; points outside lie at the dirty
-// level with correlated noise and a slow wave, and ramp up from two fifths of it
-// over the first three points beside a window, as a marginal plant takes over
-// from surplus. Both sets are then moved to the region's mean, and all values
+// level with correlated noise and a slow wave, and start at four fifths of it
+// over the first three points beside a window: marginal intensity jumps when
+// another plant answers. Both sets are then moved to the region's mean, and all values
 // are rounded to 0.01 g. Inside a window all stay at or below 95, outside all at
 // or above 115, so that a threshold of 100 finds exactly the windows.
 //

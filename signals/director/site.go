@@ -1,0 +1,277 @@
+package director
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"girassol.dev/signals"
+	"girassol.dev/signals/window"
+)
+
+// site is one site's three loops: poll asks the source, decide owns the window's
+// state, send delivers wishes. A source or membership call that hangs holds up
+// its own loop only, so a signal still goes stale in time.
+type site struct {
+	Site
+	director *Director
+	log      *slog.Logger
+	polled   chan poll
+	mailbox  chan Wish // the newest wish only
+
+	state window.State // decide's, and Run's before it starts
+
+	mu    sync.Mutex
+	shown Explanation
+}
+
+// poll is one answer of the source.
+type poll struct {
+	reading *signals.Reading
+	err     error
+}
+
+// The pace of polling.
+const (
+	firstRetry    = time.Second
+	longestRetry  = 15 * time.Minute
+	unknownPeriod = 5 * time.Minute
+)
+
+// poll asks at each new point: when the newest point's validity ends, and with
+// backoff while the source fails or has nothing newer.
+func (s *site) poll(ctx context.Context) {
+	var newest time.Time
+	period := unknownPeriod
+	failures := 0
+	for {
+		call, cancel := context.WithTimeout(ctx, s.director.CallTimeout)
+		r, err := s.Source.Latest(call)
+		cancel()
+		p := poll{err: err}
+		if err == nil {
+			p.reading = &r
+		}
+		select {
+		case s.polled <- p:
+		case <-ctx.Done():
+			return
+		}
+		if err == nil && r.Period > 0 && r.PointTime.After(newest) {
+			newest, period, failures = r.PointTime, r.Period, 0
+		} else {
+			failures++
+		}
+		var wait time.Duration
+		switch {
+		case failures == 0:
+			// A point that came late will be followed by another late one.
+			wait = max(newest.Add(period).Sub(s.director.Clock.Now()), period/2)
+		case err == nil:
+			wait = s.jitter(backoff(failures, max(firstRetry, period/10), period))
+		default:
+			wait = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
+		}
+		timer := s.director.Clock.NewTimer(wait)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// backoff doubles from first to most.
+func backoff(failures int, first, most time.Duration) time.Duration {
+	d := first
+	for range failures - 1 {
+		if d *= 2; d >= most {
+			return most
+		}
+	}
+	return min(d, most)
+}
+
+// jitter spreads waits by a fifth to both sides, so that sites and
+// coordinators do not call in step.
+func (s *site) jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*s.director.Random()))
+}
+
+// decide lets the window decide at each answer of the source and whenever the
+// window can change without one.
+func (s *site) decide(ctx context.Context) {
+	// The first answer is waited for, or a restart would show a moment of an
+	// unknown signal; but not for ever.
+	first := time.NewTimer(s.director.CallTimeout + time.Second)
+	defer first.Stop()
+	var wake signals.Timer
+	var wakeC <-chan time.Time
+	defer func() {
+		if wake != nil {
+			wake.Stop()
+		}
+	}()
+	var told *Wish
+	var toldPoint time.Time
+	for {
+		var p poll
+		select {
+		case p = <-s.polled:
+			s.note(p)
+		case <-wakeC:
+		case <-first.C:
+			if told != nil {
+				continue
+			}
+		case <-ctx.Done():
+			return
+		}
+		now := s.director.Clock.Now()
+		state, d := window.Decide(s.Policy, s.state, p.reading, now)
+		s.save(state)
+		w := wish(state, d, now)
+		if told == nil || told.Admit != w.Admit || told.Reason != w.Reason || told.Signal.Window != w.Signal.Window ||
+			(p.reading != nil && !p.reading.PointTime.Equal(toldPoint)) {
+			if told == nil || told.Admit != w.Admit || told.Signal.Window != w.Signal.Window {
+				s.log.Info("window decided", "window", d.Window, "admit", d.Admit, "reason", d.Reason, "message", d.Message)
+			}
+			if told != nil && told.Signal.Window != w.Signal.Window {
+				s.director.metrics.changes.WithLabelValues(s.Name).Inc()
+			}
+			told = &w
+			if p.reading != nil {
+				toldPoint = p.reading.PointTime
+			}
+			s.post(w)
+		}
+		s.show(func(e *Explanation) { e.Decision, e.Decided, e.State = d, now, state })
+		if wake != nil {
+			wake.Stop()
+		}
+		wake, wakeC = nil, nil
+		if !d.NextChange.IsZero() {
+			wake = s.director.Clock.NewTimer(d.NextChange.Sub(now))
+			wakeC = wake.C()
+		}
+	}
+}
+
+// wish puts a decision into the words of a membership.
+func wish(state window.State, d window.Decision, now time.Time) Wish {
+	w := Wish{Admit: d.Admit, Reason: d.Reason, Message: d.Message,
+		Signal: Signal{Window: d.Window, NextChange: d.NextChange}}
+	if l := state.Last; l != nil {
+		w.Signal.Kind, w.Signal.Unit, w.Signal.Region, w.Signal.PointTime = l.Kind, l.Unit, l.Region, l.PointTime
+		if now.Before(signals.StaleAt(l.PointTime, l.Period)) {
+			v := l.Value
+			w.Signal.Value = &v
+		}
+	}
+	return w
+}
+
+// post replaces a wish that was not taken yet.
+func (s *site) post(w Wish) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.mailbox:
+	default:
+	}
+	s.mailbox <- w // decide alone posts, so there is room
+	s.shown.Delivered = false
+}
+
+// save keeps a changed state.
+func (s *site) save(state window.State) {
+	changed := !reflect.DeepEqual(state, s.state)
+	s.state = state
+	if s.director.Store == nil || !changed {
+		return
+	}
+	text := ""
+	if err := s.director.Store.Save(s.Name, state); err != nil {
+		text = err.Error()
+	}
+	s.failure(func(e *Explanation) *string { return &e.StoreError }, text, "window state could not be saved")
+}
+
+// note keeps an answer of the source for Explain and counts failures.
+func (s *site) note(p poll) {
+	text := ""
+	if p.err != nil {
+		text = p.err.Error()
+		s.director.metrics.sourceErrors.WithLabelValues(s.Name).Inc()
+	} else {
+		s.show(func(e *Explanation) { e.Reading = p.reading })
+	}
+	s.failure(func(e *Explanation) *string { return &e.SourceError }, text, "source of signals failed")
+}
+
+// failure records the present failure and logs it when it changes: a repeated
+// error is one line.
+func (s *site) failure(field func(*Explanation) *string, text, message string) {
+	var before string
+	s.show(func(e *Explanation) { before, *field(e) = *field(e), text })
+	switch {
+	case text == before:
+	case text == "":
+		s.log.Info("recovered", "from", message)
+	default:
+		s.log.Warn(message, "error", text)
+	}
+}
+
+func (s *site) show(change func(*Explanation)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.shown)
+}
+
+// The pace of repeating a membership call, in real time.
+const (
+	firstResend = 100 * time.Millisecond
+	lastResend  = 5 * time.Second
+)
+
+// send delivers the newest wish, again and again until it has arrived.
+func (s *site) send(ctx context.Context) {
+	for {
+		var w Wish
+		select {
+		case w = <-s.mailbox:
+		case <-ctx.Done():
+			return
+		}
+		for failures := 1; ; failures++ {
+			call, cancel := context.WithTimeout(ctx, s.director.CallTimeout)
+			err := s.director.Membership.SetMembership(call, s.Name, w)
+			cancel()
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			s.director.metrics.membershipErrors.WithLabelValues(s.Name).Inc()
+			s.failure(membershipError, err.Error(), "membership could not be set, will try again")
+			again := time.NewTimer(s.jitter(backoff(failures, firstResend, lastResend)))
+			select {
+			case <-again.C:
+			case w = <-s.mailbox:
+			case <-ctx.Done():
+				again.Stop()
+				return
+			}
+			again.Stop()
+		}
+		s.failure(membershipError, "", "membership could not be set, will try again")
+		s.show(func(e *Explanation) { e.Delivered = len(s.mailbox) == 0 })
+	}
+}
+
+func membershipError(e *Explanation) *string { return &e.MembershipError }
