@@ -21,26 +21,29 @@ func levels(v []float32) (low, high float32) {
 	bound := total / float64(len(v))
 	lo, hi := bound, bound
 	for range lloydRounds {
-		above, n := 0.0, 0
+		// Two sums, not one and a difference: small values next to huge ones
+		// must not drown.
+		below, above, n := 0.0, 0.0, 0
 		for _, x := range v {
 			if a := math.Abs(float64(x)); a > bound {
 				above += a
 				n++
+			} else {
+				below += a
 			}
 		}
 		if n == 0 || n == len(v) {
 			break
 		}
 		hi = above / float64(n)
-		lo = (total - above) / float64(len(v)-n)
+		lo = below / float64(len(v)-n)
 		next := (lo + hi) / 2
 		if next == bound {
 			break
 		}
 		bound = next
 	}
-	// A difference of sums may miss its true sign by rounding.
-	low = kernel.FromBF16(kernel.BF16(float32(max(lo, 0))))
+	low = kernel.FromBF16(kernel.BF16(float32(lo)))
 	high = kernel.FromBF16(kernel.BF16(float32(hi)))
 	return min(low, high), max(low, high)
 }

@@ -1,0 +1,182 @@
+package codec
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/kernel"
+	"pgregory.net/rapid"
+)
+
+var allValues = []algorithm.Values{algorithm.FP32, algorithm.BF16, algorithm.TwoBit}
+
+// roundTrip encodes and decodes one group and checks that both ends hold the
+// same.
+func roundTrip(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, x []float32, f format) (decoded []float32, bytes []byte) {
+	t.Helper()
+	var g, h group
+	out := g.encode(nil, x, f)
+	if int64(len(out)) > f.maxBytes(len(x)) {
+		t.Fatalf("%d bytes, bound %d", len(out), f.maxBytes(len(x)))
+	}
+	used, err := h.decode(append(slices.Clone(out), 0xff, 0xff, 0xff), len(x), f)
+	if err != nil || used != len(out) {
+		t.Fatalf("decoded %d of %d bytes: %v", used, len(out), err)
+	}
+	sent, decoded := make([]float32, len(x)), make([]float32, len(x))
+	scatter(sent, 1, &g)
+	scatter(decoded, 1, &h)
+	if !sameBits(sent, decoded) {
+		t.Fatalf("sender and receiver differ")
+	}
+	return decoded, out
+}
+
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+}
+
+func TestGroupComesBackAsSent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, GroupSize).Draw(t, "n")
+		f := format{rapid.SampledFrom(allValues).Draw(t, "values"), rapid.SampledFrom([]int{1, 2, 3, 8, 16, 64, 4096}).Draw(t, "keep")}
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		x := make([]float32, n)
+		switch rapid.SampledFrom([]string{"normal", "spread", "clustered", "sparse", "equal"}).Draw(t, "kind") {
+		case "normal":
+			for i := range x {
+				x[i] = float32(r.NormFloat64())
+			}
+		case "spread":
+			for i := range x {
+				x[i] = float32(r.NormFloat64() * math.Exp2(float64(r.IntN(200)-140)))
+			}
+		case "clustered":
+			for i := range x {
+				x[i] = float32(math.Exp(-float64(i) / 10))
+			}
+		case "sparse":
+			for range r.IntN(5) {
+				x[r.IntN(n)] = float32(r.NormFloat64())
+			}
+		case "equal":
+			for i := range x {
+				x[i] = 0.3
+			}
+		}
+		decoded, bytes := roundTrip(t, x, f)
+		k, kept := f.kept(n), 0
+		for _, v := range decoded {
+			if v != 0 {
+				kept++
+			}
+		}
+		if kept > k {
+			t.Fatalf("%d kept, at most %d", kept, k)
+		}
+		top := kernel.TopK(nil, x, k)
+		for i, v := range decoded {
+			if v != 0 && !slices.Contains(top, uint16(i)) {
+				t.Fatalf("index %d is not among the %d largest", i, k)
+			}
+			if f.values == algorithm.FP32 && v != 0 && v != x[i] {
+				t.Fatalf("fp32 value %g came as %g", x[i], v)
+			}
+		}
+		// What the receiver has survives another trip unchanged.
+		again, _ := roundTrip(t, decoded, f)
+		if !sameBits(again, decoded) {
+			t.Fatalf("decode(encode(x)) is not idempotent")
+		}
+		var g group
+		if !slices.Equal(g.encode(nil, x, f), bytes) {
+			t.Fatalf("encoding is not deterministic")
+		}
+	})
+}
+
+func TestGroupEdges(t *testing.T) {
+	tiny := math.Float32frombits(1)
+	for _, c := range []struct {
+		name string
+		x    []float32
+		f    format
+		want []float32
+	}{
+		{"single element", []float32{-0.5}, format{algorithm.TwoBit, 16}, []float32{-0.5}},
+		{"single element of all", []float32{-0.5}, format{algorithm.TwoBit, 1}, []float32{-0.5}},
+		{"all are kept", []float32{1, -2, 1}, format{algorithm.FP32, 1}, []float32{1, -2, 1}},
+		{"at least one", []float32{1, -3, 2}, format{algorithm.FP32, 4096}, []float32{0, -3, 0}},
+		{"equal values, one level", slices.Repeat([]float32{0.75}, 8), format{algorithm.TwoBit, 1}, slices.Repeat([]float32{0.75}, 8)},
+		{"two values, two levels", []float32{1, -4, 1, 4}, format{algorithm.TwoBit, 1}, []float32{1, -4, 1, 4}},
+		{"a small one beside a huge one", []float32{0x1p-60, 0x1p60}, format{algorithm.TwoBit, 1}, []float32{0x1p-60, 0x1p60}},
+		{"ties go to the lower index", []float32{2, -2, 2, 2}, format{algorithm.FP32, 2}, []float32{2, -2, 0, 0}},
+		{"subnormals", []float32{tiny, 0, -tiny}, format{algorithm.FP32, 1}, []float32{tiny, 0, -tiny}},
+		{"subnormals in 2bit", []float32{0x1p-133, 0, -0x1p-133}, format{algorithm.TwoBit, 1}, []float32{0x1p-133, 0, -0x1p-133}},
+		// Below half of bf16's least subnormal, 2^-133, levels are zero and
+		// everything stays with the sender.
+		{"too small for 2bit", []float32{0x1p-140, 0, -0x1p-140}, format{algorithm.TwoBit, 1}, []float32{0, 0, 0}},
+		{"beyond the bound is cut", []float32{math.MaxFloat32, -math.MaxFloat32}, format{algorithm.BF16, 1}, []float32{MaxMagnitude, -MaxMagnitude}},
+		{"beyond the bound in 2bit", []float32{math.MaxFloat32, 1}, format{algorithm.TwoBit, 1}, []float32{MaxMagnitude, 1}},
+		{"bf16 ties to even", []float32{1 + 0x1p-8, 1 + 3*0x1p-8}, format{algorithm.BF16, 1}, []float32{1, 1 + 0x1p-6}},
+		{"negative zero", []float32{float32(math.Copysign(0, -1)), 1}, format{algorithm.FP32, 1}, []float32{0, 1}},
+	} {
+		got, _ := roundTrip(t, c.x, c.f)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestZeroGroupTakesOneByte(t *testing.T) {
+	for _, f := range []format{{algorithm.TwoBit, 1}, {algorithm.TwoBit, 16}, {algorithm.FP32, 8}, {algorithm.BF16, 2}} {
+		if got, b := roundTrip(t, make([]float32, GroupSize), f); len(b) != 1 || slices.ContainsFunc(got, func(v float32) bool { return v != 0 }) {
+			t.Errorf("%v: %d bytes", f, len(b))
+		}
+	}
+}
+
+func TestIndexCostStaysBelowTwelveBits(t *testing.T) {
+	for _, keep := range []int{2, 3, 4, 8, 16, 32, 64, 256, 1024, 4096} {
+		f := format{algorithm.TwoBit, keep}
+		k := f.kept(GroupSize)
+		bits := 8*f.maxBytes(GroupSize) - codeBits - 32 - 2*int64(k) - 7
+		t.Logf("1/%d: at most %.2f bit per index", keep, float64(bits)/float64(k))
+		if bits > 12*int64(k)+12 {
+			t.Errorf("1/%d: %d bits for %d indices", keep, bits, k)
+		}
+	}
+}
+
+func TestLevelsAreNearestCentroids(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	x := make([]float32, 256)
+	for i := range x {
+		x[i] = float32(1 + 0.1*r.NormFloat64())
+		if i%4 == 0 {
+			x[i] = float32(-5 + 0.1*r.NormFloat64())
+		}
+	}
+	low, high := levels(x)
+	if math.Abs(float64(low)-1) > 0.05 || math.Abs(float64(high)-5) > 0.1 {
+		t.Errorf("levels %g and %g of clusters at 1 and 5", low, high)
+	}
+	// For a half-normal the two-level error is about 12 % of the energy.
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	got, _ := roundTrip(t, x, format{algorithm.TwoBit, 1})
+	lost := 0.0
+	for i := range x {
+		lost += float64(x[i]-got[i]) * float64(x[i]-got[i])
+	}
+	if share := lost / kernel.SumSquares(x); share > 0.16 {
+		t.Errorf("quantisation loses %.3f of the energy, want about 0.12", share)
+	}
+}
