@@ -51,9 +51,11 @@ type Config struct {
 	// InitialModel is a safetensors file with the first weights; empty: a site's
 	// trainer offers them.
 	InitialModel string
+	// Suspended grants no rounds, whatever people say.
+	Suspended bool
 }
 
-// Announcer takes events; it must not block.
+// Announcer takes events and numbers them; it must not block.
 type Announcer interface {
 	Publish(events.Event)
 }
@@ -90,7 +92,6 @@ type Engine struct {
 	samples   uint64 // committed by all sites
 	agreement *float64
 	evaluated *checkpoint.Evaluation
-	sequence  uint64
 	noted     uint64              // the highest round number on disk
 	manifest  checkpoint.Manifest // of the newest version
 
@@ -240,11 +241,9 @@ func (e *Engine) closeSessions(reason v1alpha1.Reason, message string) {
 	clear(e.uploads)
 }
 
-// announce sends an event with the next sequence number.
 func (e *Engine) announce(ev events.Event) {
-	e.sequence++
-	ev.Federation, ev.Term, ev.Sequence, ev.UnixMilli = e.cfg.Federation, e.store.Term(), e.sequence, time.Now().UnixMilli()
 	if e.hooks.Announce != nil {
+		ev.UnixMilli = time.Now().UnixMilli()
 		e.hooks.Announce.Publish(ev)
 	}
 }

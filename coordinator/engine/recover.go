@@ -38,7 +38,7 @@ func (e *Engine) recover() error {
 	last = max(last, e.manifest.Round)
 	now := time.Now()
 	e.machine = round.New(e.cfg.Round, last, e.manifest.RoundsCommitted, e.manifest.RoundsVoid, now)
-	if e.wishes.Paused {
+	if e.wishes.Paused || e.cfg.Suspended {
 		e.machine.Pause(now)
 	}
 	for _, site := range e.cfg.Round.Sites {

@@ -96,6 +96,15 @@ func (e *Engine) SetMembership(ctx context.Context, w Wish) (InForce, error) {
 	return out, errors.Join(err, failed)
 }
 
+// SetDefault is what the energy side says of a site without a signal. It must
+// be called before Run.
+func (e *Engine) SetDefault(site string, w Wish) {
+	e.wishes.energy[site] = wish{w.Membership, w.Reason, w.Message}
+	in := e.wishes.effective(site)
+	// The site is declared and nothing runs yet, so neither error nor action can come.
+	_, _, _ = e.machine.SetMembership(time.Now(), site, in.Membership, time.Time{}, in.Reason, in.Message)
+}
+
 func (e *Engine) setMembership(now time.Time, w Wish) (InForce, error) {
 	if !e.declared(w.Site) {
 		return InForce{}, &RefusedError{v1alpha1.ReasonUnknownSite, fmt.Sprintf("site %q is not declared; declared are %v", w.Site, e.cfg.Round.Sites)}
@@ -165,7 +174,7 @@ func (e *Engine) setPaused(ctx context.Context, paused bool) error {
 			return
 		}
 		now := time.Now()
-		if paused {
+		if paused || e.cfg.Suspended {
 			e.act(now, e.machine.Pause(now))
 		} else {
 			e.act(now, e.machine.Resume(now))

@@ -224,8 +224,11 @@ type GridSpec struct {
 	Provider GridProvider `json:"provider,omitempty"`
 	// Region is the provider's name of the grid; for Replay the CSV column.
 	Region string `json:"region,omitempty"`
-	// TracePath is the CSV file of a Replay.
+	// TracePath is the CSV file of a Replay: marginal intensity, gCO2/kWh.
 	TracePath string `json:"tracePath,omitempty"`
+	// AverageTracePath is the same for the average intensity, for the second
+	// ledger; optional.
+	AverageTracePath string `json:"averageTracePath,omitempty"`
 }
 
 // PowerSpec is the stated power model of one member of the site.

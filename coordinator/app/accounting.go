@@ -1,0 +1,149 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/engine"
+	"girassol.dev/internal/tensor"
+	"girassol.dev/signals"
+	"girassol.dev/signals/ledger"
+)
+
+const (
+	// accountEvery is how often power is sampled, in real time.
+	accountEvery = 100 * time.Millisecond
+	// keepEvery is how often the books are written to disk.
+	keepEvery = 2 * time.Second
+)
+
+// accountant turns what the sites do into energy and emissions, by their stated
+// power model, on the signals' clock.
+type accountant struct {
+	path  string
+	clock signals.Clock
+	power map[string]ledger.Power
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+	last   time.Time
+}
+
+// books is what survives a restart. Now lets a virtual clock go on where it was.
+type books struct {
+	Now      time.Time                 `json:"now"`
+	Accounts map[string]ledger.Account `json:"accounts"`
+}
+
+func readBooks(dataDir string) (books, error) {
+	path := filepath.Join(dataDir, "accounting.json")
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return books{}, nil
+	}
+	if err != nil {
+		return books{}, err
+	}
+	var out books
+	if err := json.Unmarshal(b, &out); err != nil {
+		return books{}, fmt.Errorf("%s: %w; remove the file to begin new books", path, err)
+	}
+	return out, nil
+}
+
+func newAccountant(dataDir string, clock signals.Clock, grids map[string]ledger.Grid, power map[string]ledger.Power, old books, log *slog.Logger) (*accountant, error) {
+	a := &accountant{
+		path: filepath.Join(dataDir, "accounting.json"), clock: clock, power: power, log: log,
+		ledger: ledger.New(grids), last: clock.Now(),
+	}
+	if len(old.Accounts) > 0 {
+		if err := a.ledger.Restore(old.Accounts); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.path, err)
+		}
+	}
+	return a, nil
+}
+
+// run samples activities until ctx ends, then keeps the books a last time.
+func (a *accountant) run(ctx context.Context, activities func(context.Context) ([]engine.Activity, error)) {
+	sample := time.NewTicker(accountEvery)
+	defer sample.Stop()
+	kept := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			a.keep()
+			return
+		case <-sample.C:
+		}
+		act, err := activities(ctx)
+		if err != nil {
+			continue // the engine stops; ctx ends next
+		}
+		a.add(act)
+		if time.Since(kept) >= keepEvery {
+			a.keep()
+			kept = time.Now()
+		}
+	}
+}
+
+// add books the span since the last call. A member that trains takes its site's
+// training watts; one that is kept ready its idle watts; a site that is not
+// admitted has handed its capacity back and takes none.
+func (a *accountant) add(activities []engine.Activity) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	from, to := a.last, a.clock.Now()
+	if !to.After(from) {
+		return
+	}
+	a.last = to
+	for _, act := range activities {
+		p := a.power[act.Site]
+		watts := float64(act.Training) * p.TrainingWatts
+		if act.Admitted {
+			watts += float64(act.Members-act.Training) * p.IdleWatts
+		}
+		if watts == 0 {
+			continue
+		}
+		if err := a.ledger.Add(act.Site, from, to, watts, p.PUE); err != nil {
+			a.log.Error("energy not booked", "site", act.Site, "error", err)
+		}
+	}
+}
+
+// entries is the ledger as manifests and status carry it.
+func (a *accountant) entries() map[string]checkpoint.LedgerEntry {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]checkpoint.LedgerEntry{}
+	for site, acc := range a.ledger.Snapshot() {
+		out[site] = checkpoint.LedgerEntry{
+			EnergyJoules: acc.Joules, MarginalGrams: acc.MarginalGrams, AverageGrams: acc.AverageGrams, CoveredJoules: acc.MarginalJoules,
+		}
+	}
+	return out
+}
+
+func (a *accountant) keep() {
+	a.mu.Lock()
+	b := books{Now: a.last, Accounts: a.ledger.Snapshot()}
+	a.mu.Unlock()
+	err := tensor.WriteFileAtomic(a.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(b) })
+	if err != nil {
+		a.log.Error("the books cannot be kept", "error", err)
+	}
+}

@@ -1,0 +1,314 @@
+// Package app assembles a coordinator process: configuration, commit log,
+// engine, gRPC server, signals, events and metrics, and their order of start
+// and end. It is the only place that reads flags and files of configuration.
+//
+// It must not hold any logic of rounds, merging or energy decisions.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/api/events"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/broadcast"
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/engine"
+	"girassol.dev/coordinator/server"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/wire"
+	"girassol.dev/signals"
+	"girassol.dev/signals/director"
+)
+
+// Options of a coordinator process.
+type Options struct {
+	ConfigFiles   []string
+	DataDir       string
+	Listen        string
+	MetricsListen string
+	RedisURL      string
+	Link          wire.Options
+	Heartbeat     time.Duration
+	SnapshotEvery uint64
+	KeepUpdates   bool
+	ClockStart    time.Time
+	ClockSpeed    float64
+	Log           *slog.Logger
+	// Ready is called with the gRPC address once it takes connections.
+	Ready func(addr string)
+}
+
+// shutdownTimeout bounds the orderly end of each part.
+const shutdownTimeout = 10 * time.Second
+
+// Run serves until ctx ends or the coordinator cannot go on.
+func Run(ctx context.Context, o Options) (err error) {
+	d, err := readFiles(o.ConfigFiles)
+	if err != nil {
+		return err
+	}
+	store, err := checkpoint.Open(o.DataDir, o.Log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	p, err := assemble(d, store, o)
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
+// process is an assembled coordinator.
+type process struct {
+	o        Options
+	d        *declaration
+	log      *slog.Logger
+	registry *prometheus.Registry
+	engine   *engine.Engine
+	books    *accountant
+	director *director.Director
+	events   *broadcast.Publisher // nil without Redis
+	redis    io.Closer
+	grpc     *grpc.Server
+	listener net.Listener
+	metrics  net.Listener // nil without
+}
+
+func assemble(d *declaration, store *checkpoint.Store, o Options) (*process, error) {
+	p := &process{o: o, d: d, log: o.Log, registry: prometheus.NewRegistry()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	name := d.federation.Name
+	old, err := readBooks(o.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	clock, err := newClock(o, old)
+	if err != nil {
+		return nil, err
+	}
+	grids, power, err := d.grids()
+	if err != nil {
+		return nil, err
+	}
+	if p.books, err = newAccountant(o.DataDir, clock, grids, power, old, o.Log); err != nil {
+		return nil, err
+	}
+	hooks := engine.Hooks{Ledger: p.books.entries, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
+	if url := redisURL(d, o); url != "" {
+		client, err := broadcast.NewClient(url, o.Log)
+		if err != nil {
+			return nil, fmt.Errorf("spec.events.redis.url: %w", err)
+		}
+		p.redis = client
+		p.events = broadcast.New(client, name, store.Term(), o.Log, p.registry)
+		hooks.Announce, hooks.Events = p.events, p.eventsStatus
+	}
+	cfg, err := d.engineConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	if p.engine, err = engine.New(cfg, store, hooks, o.Log); err != nil {
+		return nil, err
+	}
+	p.registry.MustRegister(newCollector(name, p.engine.Status))
+	if p.director, err = d.director(clock, o, p.registry, p.engine); err != nil {
+		return nil, err
+	}
+	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
+	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
+	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Log: o.Log})
+	if p.listener, err = wire.Listen(o.Listen, o.Link); err != nil {
+		return nil, err
+	}
+	if o.MetricsListen != "" {
+		if p.metrics, err = net.Listen("tcp", o.MetricsListen); err != nil {
+			return nil, errors.Join(fmt.Errorf("metrics: %w", err), p.listener.Close())
+		}
+	}
+	return p, nil
+}
+
+func redisURL(d *declaration, o Options) string {
+	if o.RedisURL != "" {
+		return o.RedisURL
+	}
+	if r := d.federation.Spec.Events.Redis; r != nil {
+		return r.URL
+	}
+	return ""
+}
+
+func newClock(o Options, old books) (signals.Clock, error) {
+	if o.ClockStart.IsZero() && o.ClockSpeed == 1 {
+		return signals.Real{}, nil
+	}
+	start := o.ClockStart
+	if !old.Now.IsZero() {
+		start = old.Now // a resumed replay goes on where it stopped
+	}
+	if start.IsZero() {
+		start = time.Now()
+	}
+	return signals.NewVirtual(start, o.ClockSpeed, time.Now())
+}
+
+func (d *declaration) engineConfig(o Options) (engine.Config, error) {
+	spec := d.federation.Spec
+	params, err := algorithm.FromSpec(spec.Algorithm)
+	if err != nil {
+		return engine.Config{}, err
+	}
+	return engine.Config{
+		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: params, TrainerConfig: spec.Trainer,
+		DataDir: o.DataDir, SnapshotEvery: o.SnapshotEvery, ArchiveUpdates: o.KeepUpdates, MaxModelBytes: maxModelBytes,
+		Heartbeat: o.Heartbeat, LossAfter: 3 * o.Heartbeat, InitialModel: spec.Model.Path,
+		Suspended: spec.State == v1alpha1.StateSuspended,
+	}, nil
+}
+
+// maxModelBytes bounds a model that a site offers: 8 GiB.
+const maxModelBytes = 8 << 30
+
+// serve runs all parts and ends them in order: signals and members first, the
+// engine with its last snapshot, then events and the servers.
+func (p *process) serve(ctx context.Context) error {
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	var background sync.WaitGroup
+	engineCtx, stopEngine := context.WithCancel(serving)
+	defer stopEngine()
+	if p.events != nil {
+		p.resyncEvents(ctx)
+	}
+	engineDone := make(chan error, 1)
+	go func() { engineDone <- p.engine.Run(engineCtx) }()
+	failed := make(chan error, 3)
+	background.Go(func() {
+		if err := p.grpc.Serve(p.listener); err != nil {
+			failed <- fmt.Errorf("gRPC server: %w", err)
+		}
+	})
+	metrics := p.serveMetrics(&background, failed)
+	sideCtx, stopSide := context.WithCancel(serving)
+	defer stopSide()
+	background.Go(func() { p.books.run(sideCtx, p.engine.Activities) })
+	background.Go(func() {
+		if err := p.director.Run(sideCtx); err != nil && sideCtx.Err() == nil {
+			failed <- fmt.Errorf("signals: %w", err)
+		}
+	})
+	p.log.Info("coordinator serves", "federation", p.d.federation.Name, "address", p.listener.Addr().String(), "tls", p.o.Link.Secure())
+	if p.o.Ready != nil {
+		p.o.Ready(p.listener.Addr().String())
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		p.log.Info("coordinator stops", "cause", context.Cause(ctx))
+	case err = <-failed:
+	case err = <-engineDone:
+		engineDone <- nil
+	}
+	stopSide()
+	stopEngine()
+	err = errors.Join(err, <-engineDone)
+	p.stopServers(metrics)
+	background.Wait()
+	return errors.Join(err, p.stopEvents())
+}
+
+func (p *process) serveMetrics(wg *sync.WaitGroup, failed chan<- error) *http.Server {
+	if p.metrics == nil {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	wg.Go(func() {
+		if err := s.Serve(p.metrics); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("metrics server: %w", err)
+		}
+	})
+	return s
+}
+
+func (p *process) stopServers(metrics *http.Server) {
+	done := make(chan struct{})
+	go func() { p.grpc.GracefulStop(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(shutdownTimeout):
+		p.grpc.Stop()
+		<-done
+	}
+	if metrics != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if err := metrics.Shutdown(ctx); err != nil {
+			p.log.Warn("metrics server did not end in time", "error", err)
+		}
+	}
+}
+
+// resyncTimeout bounds how long a start waits for Redis to tell what it has.
+const resyncTimeout = 2 * time.Second
+
+// resyncEvents publishes again the commits that the stream has not got, after a
+// time in which coordinator and Redis were not there together.
+func (p *process) resyncEvents(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, resyncTimeout)
+	defer cancel()
+	err := p.events.Resync(ctx, func(after *uint64) []events.Event {
+		var from uint64
+		if after != nil {
+			from = *after
+		}
+		manifests, err := p.engine.Commits(from)
+		if err != nil {
+			p.log.Error("missed events cannot be read from the commit log", "error", err)
+			return nil
+		}
+		var out []events.Event
+		for _, m := range manifests {
+			v := m.Version
+			out = append(out, events.Event{Type: events.RoundCommitted, UnixMilli: m.UnixMilli,
+				Round: m.Round, Version: &v, Digest: m.Digest, Reason: string(v1alpha1.ReasonCommitted)})
+		}
+		return out
+	})
+	if err != nil {
+		p.log.Warn("Redis is not there; it gets the events when it is back", "error", err)
+	}
+}
+
+func (p *process) eventsStatus() *coordinatorv1.EventsStatus {
+	st := p.events.Status()
+	return &coordinatorv1.EventsStatus{State: st.State, Message: st.Message, Published: st.Published, Pending: st.Pending}
+}
+
+func (p *process) stopEvents() error {
+	if p.events == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout/5)
+	defer cancel()
+	if err := p.events.Close(ctx); err != nil {
+		p.log.Warn("events not sent at the end; the next start sends the commits among them", "error", err)
+	}
+	return p.redis.Close()
+}

@@ -1,0 +1,91 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"girassol.dev/internal/wire"
+)
+
+// Command is the coordinator as a command line.
+func Command() *cobra.Command {
+	o := Options{ClockSpeed: 1}
+	var clockStart, logFormat, logFile string
+	cmd := &cobra.Command{
+		Use:   "coordinator --config FILE --data DIR",
+		Short: "Run the rounds of one federation",
+		Long: `Run the rounds of one federation: take the sites' sessions, grant rounds,
+merge updates, keep the commit log, decide by energy signals who takes part.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := cmd.ErrOrStderr()
+			if logFile != "" {
+				f, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+				if err != nil {
+					return fmt.Errorf("--log-file: %w", err)
+				}
+				defer f.Close()
+				out = f
+			}
+			var err error
+			if o.Log, err = newLogger(out, logFormat); err != nil {
+				return err
+			}
+			if clockStart != "" {
+				if o.ClockStart, err = time.Parse(time.RFC3339, clockStart); err != nil {
+					return fmt.Errorf("--clock-start: %q is not a time like 2026-01-31T00:00:00Z", clockStart)
+				}
+			}
+			if o.Heartbeat < 50*time.Millisecond {
+				return fmt.Errorf("--heartbeat: %s is below 50ms", o.Heartbeat)
+			}
+			if o.SnapshotEvery == 0 {
+				return errors.New("--snapshot-every: must be at least 1")
+			}
+			o.Link.Counter = &wire.Counter{}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return Run(ctx, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.ConfigFiles, "config", nil, "YAML `file` with the Federation and its Sites; may be repeated (required)")
+	f.StringVar(&o.DataDir, "data", "", "`folder` of the commit log; kept over restarts (required)")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:7465", "`address` for agents and the girassol command; plaintext on loopback only")
+	f.StringVar(&o.MetricsListen, "metrics-listen", "", "`address` for Prometheus, for example 127.0.0.1:9465 (default none)")
+	f.StringVar(&o.RedisURL, "redis", "", "Redis `URL` for events, redis://host:port/db; overrides spec.events.redis.url (default none)")
+	f.StringVar(&o.Link.CertFile, "tls-cert", "", "PEM `file` with this coordinator's certificate")
+	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")
+	f.StringVar(&o.Link.CAFile, "tls-ca", "", "PEM `file` with the authority of the agents' certificates")
+	f.BoolVar(&o.Link.AllowInsecure, "insecure", false, "allow plaintext off loopback, where the network below encrypts (default false)")
+	f.DurationVar(&o.Heartbeat, "heartbeat", 5*time.Second, "time between an agent's heartbeats; three missed ones end a session")
+	f.Uint64Var(&o.SnapshotEvery, "snapshot-every", 16, "commits between two full snapshots")
+	f.BoolVar(&o.KeepUpdates, "keep-updates", false, "archive every accepted update in its commit, for audits (default: only where recovery needs them)")
+	f.StringVar(&clockStart, "clock-start", "", "virtual `time` at which a replay starts, RFC 3339 (default: real time)")
+	f.Float64Var(&o.ClockSpeed, "clock-speed", 1, "virtual seconds per real second of the signals' clock")
+	f.StringVar(&logFormat, "log-format", "text", "text or json")
+	f.StringVar(&logFile, "log-file", "", "append the log to `file` (default stderr)")
+	_ = cmd.MarkFlagRequired("config")
+	_ = cmd.MarkFlagRequired("data")
+	return cmd
+}
+
+func newLogger(w io.Writer, format string) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, nil)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
+}
