@@ -65,6 +65,14 @@ func (p *painter) row(left, right string) {
 	p.lines = append(p.lines, left+strings.Repeat(" ", max(0, p.width-visible(left)-visible(right)))+right)
 }
 
+// top is what a terminal of this height shows; 0 shows all.
+func (p *painter) top(height int) []string {
+	if height > 0 && len(p.lines) > height {
+		return p.lines[:height]
+	}
+	return p.lines
+}
+
 func (p *painter) blank() { p.row("", "") }
 
 // visible counts the columns of a text without its ANSI sequences. All of the

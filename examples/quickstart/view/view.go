@@ -41,7 +41,7 @@ func Frame(m Model, width, height int, styled bool) []string {
 	if s == nil {
 		p.row(p.bold(p.gold("Girassol"))+"  starting", "")
 		p.row(p.dim(m.Note), "")
-		return p.lines
+		return p.top(height)
 	}
 	s = printable(s)
 	now := time.UnixMilli(s.GetNowUnixMs()).UTC()
@@ -65,10 +65,7 @@ func Frame(m Model, width, height int, styled bool) []string {
 	p.wire(s)
 	p.blank()
 	p.row(p.dim(m.Note), "")
-	if height > 0 && len(p.lines) > height {
-		p.lines = p.lines[:height]
-	}
-	return p.lines
+	return p.top(height)
 }
 
 // printable is the status without control characters in its texts: they came
