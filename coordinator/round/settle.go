@@ -12,7 +12,7 @@ import (
 
 // settle does everything that the present facts and time allow: ends drains,
 // closes the round, starts the next, grants to late comers, and reports sites
-// whose phase or reason changed. Every public method ends here.
+// whose phase or reason changed. Every input ends here.
 func (m *Machine) settle(now time.Time, out []Action) []Action {
 	m.expireDrains(now)
 	if m.state == Collecting {
@@ -25,92 +25,105 @@ func (m *Machine) settle(now time.Time, out []Action) []Action {
 }
 
 // expireDrains gives up the pending work of members whose drain or leave is
-// over time.
+// over time, and the sessions of those who have left by their own word.
 func (m *Machine) expireDrains(now time.Time) {
-	for _, mb := range m.members {
-		s := m.sites[mb.site]
-		late := !s.drainBy.IsZero() && s.membership == Drain && !now.Before(s.drainBy)
-		late = late || !mb.leaving.IsZero() && !now.Before(mb.leaving)
-		if late {
-			m.forfeit(mb.name)
+	for _, mb := range m.sortedMembers() {
+		sh := m.shares[mb.name]
+		if sh != nil && sh.outcome == pending && m.outOfTime(now, mb.name, sh) {
+			sh.outcome = expired
+			if s := m.sites[mb.site]; s.membership == Drain {
+				s.late = append(s.late, mb.name)
+			}
+		}
+		if mb.connected && !mb.leaving.IsZero() && !now.Before(mb.leaving) {
+			mb.connected = false
 		}
 	}
+}
+
+// leaveBy is when a member with work must be out; zero if it may stay.
+func (m *Machine) leaveBy(name string, sh *share) time.Time {
+	return earlier(m.sites[sh.site].drainBy, m.members[name].leaving)
+}
+
+func (m *Machine) outOfTime(now time.Time, name string, sh *share) bool {
+	by := m.leaveBy(name, sh)
+	return !by.IsZero() && !now.Before(by)
+}
+
+// earlier of two times, where zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // collect closes the round when nothing more is to come, and otherwise grants
 // the rest of it to members that have appeared.
 func (m *Machine) collect(now time.Time) []Action {
-	if !now.Before(m.expectedEnd) {
-		// Who has lost its session or its process is waited for while the others
-		// train, not longer.
-		for name, sh := range m.shares {
-			if sh.outcome == pending && m.absent(name, sh) {
-				sh.outcome = forfeited
+	timeUp := !now.Before(m.deadline)
+	waiting := false
+	var took, silent []string
+	sites := map[string]bool{}
+	for _, name := range m.shareNames() {
+		sh := m.shares[name]
+		switch {
+		case sh.outcome == accepted:
+			took = append(took, name)
+			sites[sh.site] = true
+			continue
+		case sh.outcome == pending && (sh.awayUntil.IsZero() || now.Before(sh.awayUntil)):
+			waiting = true
+		}
+		silent = append(silent, name)
+	}
+	if !timeUp {
+		if waiting {
+			return m.grantRest(now)
+		}
+		// Nothing more is to come. If that is too little, the rest of the round may
+		// go to whoever is ready.
+		if len(sites) < m.cfg.MinSites {
+			if out := m.grantRest(now); len(out) > 0 {
+				return out
 			}
 		}
 	}
-	timeUp := !now.Before(m.deadline)
-	var waiting, took []string
-	sites := map[string]bool{}
-	for name, sh := range m.shares {
-		switch sh.outcome {
-		case pending:
-			waiting = append(waiting, name)
-		case accepted:
-			took = append(took, name)
-			sites[strings.SplitN(name, "/", 2)[0]] = true
-		}
-	}
-	if len(waiting) > 0 && !timeUp {
-		return m.grantRest(now)
-	}
-	if len(waiting) == 0 && len(took) == 0 && !timeUp {
-		// All grants are gone: give the rest of the round to whoever is ready.
-		if out := m.grantRest(now); len(out) > 0 {
-			return out
-		}
-	}
-	slices.Sort(took)
-	slices.Sort(waiting)
 	if len(sites) < m.cfg.MinSites {
 		why := fmt.Sprintf("%d of at least %d sites sent a usable update", len(sites), m.cfg.MinSites)
-		if len(waiting) > 0 {
-			why += "; no answer by the deadline from " + strings.Join(waiting, ", ")
+		if len(silent) > 0 {
+			why += "; none came from " + strings.Join(silent, ", ")
 		}
 		return m.void(now, v1alpha1.ReasonTooFewUpdates, why)
+	}
+	for _, sh := range m.shares {
+		if sh.outcome == pending {
+			sh.outcome = expired
+		}
 	}
 	m.state = Committing
 	return []Action{Commit{Round: m.round, Members: took, Alone: len(took) == 1}}
 }
 
-// absent says that the member that took the grant has no session, or is a new
-// process that does not work for it.
-func (m *Machine) absent(name string, sh *share) bool {
-	mb := m.members[name]
-	return mb == nil || !mb.connected || mb.epoch > sh.epoch
-}
-
-// grantRest grants what is left of the round to eligible members without a share.
+// grantRest grants what is left of the round to eligible members without a
+// share, if a step of theirs fits.
 func (m *Machine) grantRest(now time.Time) []Action {
 	if m.paused {
 		return nil
 	}
-	var out []Action
-	left := m.stopAt.Sub(now)
-	for _, mb := range m.sortedMembers() {
-		if m.shares[mb.name] != nil || !m.eligible(mb) {
-			continue
-		}
+	left := m.started.Add(m.span).Sub(now)
+	var fit []*member
+	for _, mb := range m.readyMembers() {
 		need := mb.step
 		if need == 0 {
-			need = m.cfg.Train / 5 // unknown speed: ask for a fair rest
+			need = m.span / 5 // unknown speed: ask for a fair rest
 		}
-		if left < need {
-			continue
+		if m.shares[mb.name] == nil && left > 0 && left >= need {
+			fit = append(fit, mb)
 		}
-		out = append(out, m.grant(mb, m.budget(mb, left)))
 	}
-	return out
+	return m.grant(fit, left)
 }
 
 // eligible members can take a grant.
@@ -121,82 +134,101 @@ func (m *Machine) eligible(mb *member) bool {
 // start begins a round when there is a model, nobody paused, and enough sites
 // are ready; it gives the others a bounded time to be ready too.
 func (m *Machine) start(now time.Time) []Action {
-	if m.paused || !m.hasModel {
+	if !m.canStart() || m.holdsBack() && now.Before(m.startBy()) {
 		return nil
 	}
 	ready := m.readyMembers()
-	if m.countSites(ready) < m.cfg.MinSites {
-		return nil
-	}
-	if len(m.missing()) > 0 && now.Before(m.startBy()) {
-		return nil
-	}
 	m.round++
 	m.begun = true
 	m.state = Collecting
 	m.started = now
 	m.stopAt = now.Add(m.cfg.Train)
 	m.deadline = m.stopAt.Add(m.cfg.Collect)
-	span := m.cfg.Train
-	if m.cfg.LocalSteps > 0 {
-		span = min(span, time.Duration(float64(m.cfg.LocalSteps)*m.meanStep(ready)))
-		if span == 0 {
-			span = m.cfg.Train
+	m.span, m.paced = m.plan(ready)
+	return m.grant(ready, m.span)
+}
+
+func (m *Machine) canStart() bool {
+	return !m.paused && m.hasModel && m.countSites(m.readyMembers()) >= m.cfg.MinSites
+}
+
+// holdsBack says whether the start waits until startBy: for somebody, or after a
+// void round, so that a fault that ends every round at once does not spin.
+func (m *Machine) holdsBack() bool { return m.voidRow > 0 || len(m.missing()) > 0 }
+
+// plan is how long the local steps should take, and whether that follows
+// measured speeds: all ready members together do LocalSteps times their number.
+func (m *Machine) plan(ready []*member) (time.Duration, bool) {
+	speed, n := 0.0, 0 // steps per nanosecond
+	for _, mb := range ready {
+		if mb.step > 0 {
+			speed += 1 / float64(mb.step)
+			n++
 		}
 	}
-	m.expectedEnd = m.stopAt
-	if m.cfg.LocalSteps > 0 {
-		m.expectedEnd = earlier(m.stopAt, now.Add(span+span/4+m.cfg.Settle))
+	if m.cfg.LocalSteps == 0 || n == 0 {
+		return m.cfg.Train, false
 	}
-	var out []Action
-	for _, mb := range ready {
-		g := m.grant(mb, m.budget(mb, span))
-		g.Alone = len(ready) == 1
-		out = append(out, g)
+	span := float64(m.cfg.LocalSteps) * float64(n) / speed
+	if span >= float64(m.cfg.Train) {
+		return m.cfg.Train, true
+	}
+	return time.Duration(math.Round(span)), true
+}
+
+// expectedEnd is when members that work at their measured speed have reported.
+func (m *Machine) expectedEnd() time.Time {
+	if !m.paced {
+		return m.stopAt
+	}
+	return earlier(m.stopAt, m.started.Add(m.span+m.span/4+m.cfg.Settle))
+}
+
+// grant gives members work for the span that is left.
+func (m *Machine) grant(ms []*member, left time.Duration) []Action {
+	if len(ms) == 0 {
+		return nil
+	}
+	for _, mb := range ms {
+		m.shares[mb.name] = &share{site: mb.site, epoch: mb.epoch, maxSteps: m.budget(mb, left)}
+		mb.state = MemberWorking
+	}
+	atWork := 0
+	for _, sh := range m.shares {
+		if sh.outcome == pending || sh.outcome == accepted {
+			atWork++
+		}
+	}
+	out := make([]Action, 0, len(ms))
+	for _, mb := range ms {
+		out = append(out, Grant{
+			Member: mb.name, Round: m.round, MaxSteps: m.shares[mb.name].maxSteps, StopAt: m.stopAt, Deadline: m.deadline,
+			Alone:    atWork == 1,
+			Evaluate: m.cfg.EvaluateEvery > 0 && m.committed%m.cfg.EvaluateEvery == 0,
+		})
 	}
 	return out
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func (m *Machine) grant(mb *member, steps uint64) Grant {
-	m.shares[mb.name] = &share{epoch: mb.epoch, maxSteps: steps}
-	return Grant{
-		Member: mb.name, Round: m.round, MaxSteps: steps, StopAt: m.stopAt, Deadline: m.deadline,
-		Evaluate: m.cfg.EvaluateEvery > 0 && m.committed%m.cfg.EvaluateEvery == 0,
-	}
-}
-
-// budget is the member's number of local steps for a span: as many as its
-// measured step time lets it do, so that all finish together.
-func (m *Machine) budget(mb *member, span time.Duration) uint64 {
-	if m.cfg.LocalSteps == 0 {
+// budget is the member's number of local steps for what is left of the span: as
+// many as its measured step time lets it do, so that all finish together.
+func (m *Machine) budget(mb *member, left time.Duration) uint64 {
+	switch {
+	case m.cfg.LocalSteps == 0:
 		return 0
+	case mb.step == 0 || !m.paced:
+		return uint64(max(1, math.Round(float64(m.cfg.LocalSteps)*(float64(left)/float64(m.span)))))
 	}
-	if mb.step == 0 {
-		return m.cfg.LocalSteps
-	}
-	return uint64(max(1, math.Round(float64(span)/float64(mb.step))))
+	return uint64(max(1, math.Round(float64(left)/float64(mb.step))))
 }
 
-// meanStep is the mean of the known step times, in nanoseconds.
-func (m *Machine) meanStep(ms []*member) float64 {
-	sum, n := 0.0, 0
-	for _, mb := range ms {
-		if mb.step > 0 {
-			sum += float64(mb.step)
-			n++
-		}
+func (m *Machine) shareNames() []string {
+	names := make([]string, 0, len(m.shares))
+	for name := range m.shares {
+		names = append(names, name)
 	}
-	if n == 0 {
-		return 0
-	}
-	return sum / float64(n)
+	slices.Sort(names)
+	return names
 }
 
 func (m *Machine) readyMembers() []*member {
@@ -219,15 +251,12 @@ func (m *Machine) countSites(ms []*member) int {
 
 // missing names who the next start is still waiting for: before the first
 // round the admitted sites without a ready member, later the members of the
-// round before that are connected and not ready yet.
+// round before that answered, are connected and not ready yet.
 func (m *Machine) missing() []string {
 	var out []string
 	if !m.begun {
 		for _, name := range m.order {
-			if m.sites[name].membership != Admit {
-				continue
-			}
-			if !slices.ContainsFunc(m.membersOf(name), m.eligible) {
+			if m.sites[name].membership == Admit && !slices.ContainsFunc(m.membersOf(name), m.eligible) {
 				out = append(out, name)
 			}
 		}
@@ -235,7 +264,7 @@ func (m *Machine) missing() []string {
 	}
 	for name := range m.last {
 		mb := m.members[name]
-		if mb != nil && mb.connected && mb.leaving.IsZero() && m.sites[mb.site].membership == Admit && mb.state != MemberReady {
+		if mb.connected && mb.leaving.IsZero() && m.sites[mb.site].membership == Admit && mb.state != MemberReady {
 			out = append(out, name)
 		}
 	}
@@ -243,7 +272,7 @@ func (m *Machine) missing() []string {
 	return out
 }
 
-// startBy is when a start no longer waits for those who are missing.
+// startBy is when a start is held back no longer.
 func (m *Machine) startBy() time.Time {
 	if !m.begun {
 		return m.waitFrom.Add(m.cfg.Join)
@@ -252,36 +281,43 @@ func (m *Machine) startBy() time.Time {
 }
 
 // Next is when Tick must be called at the latest; zero when only an input can
-// change anything.
+// change anything. It lies after the time of the last input.
 func (m *Machine) Next() time.Time {
 	var next time.Time
-	sooner := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
 	switch m.state {
 	case Collecting:
-		sooner(m.deadline)
-		for name, sh := range m.shares {
-			if sh.outcome == pending && m.absent(name, sh) {
-				sooner(m.expectedEnd)
-			}
-		}
+		next = m.closeBy()
 	case Waiting:
-		if m.hasModel && !m.paused && len(m.missing()) > 0 {
-			sooner(m.startBy())
+		if m.canStart() {
+			next = m.startBy()
 		}
 	}
 	for name, sh := range m.shares {
-		mb := m.members[name]
-		if mb == nil || sh.outcome != pending {
-			continue
+		if sh.outcome == pending {
+			next = earlier(next, m.leaveBy(name, sh))
 		}
-		sooner(mb.leaving)
-		if s := m.sites[mb.site]; s.membership == Drain {
-			sooner(s.drainBy)
+	}
+	for _, mb := range m.members {
+		if mb.connected {
+			next = earlier(next, mb.leaving)
 		}
 	}
 	return next
+}
+
+// closeBy is when the round at work ends without further input.
+func (m *Machine) closeBy() time.Time {
+	var last time.Time
+	for _, sh := range m.shares {
+		if sh.outcome != pending {
+			continue
+		}
+		if sh.awayUntil.IsZero() {
+			return m.deadline
+		}
+		if sh.awayUntil.After(last) {
+			last = sh.awayUntil
+		}
+	}
+	return earlier(last, m.deadline)
 }

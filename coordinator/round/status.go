@@ -22,7 +22,7 @@ type Status struct {
 	StopAt          time.Time
 	Deadline        time.Time
 	Granted         []string
-	Reported        []string
+	Reported        []string // their updates count
 	WaitingFor      []string
 	Committed       uint64
 	Voids           uint64
@@ -44,17 +44,15 @@ func (m *Machine) Status() Status {
 	st := Status{State: m.state, Paused: m.paused, Round: m.round, Committed: m.committed, Voids: m.voids, ConsecutiveVoid: m.voidRow}
 	if m.state == Collecting || m.state == Committing {
 		st.Started, st.StopAt, st.Deadline = m.started, m.stopAt, m.deadline
-		for name, sh := range m.shares {
-			st.Granted = append(st.Granted, name)
-			if sh.outcome == pending {
+		st.Granted = m.shareNames()
+		for _, name := range st.Granted {
+			switch m.shares[name].outcome {
+			case pending:
 				st.WaitingFor = append(st.WaitingFor, name)
-			} else {
+			case accepted:
 				st.Reported = append(st.Reported, name)
 			}
 		}
-		slices.Sort(st.Granted)
-		slices.Sort(st.Reported)
-		slices.Sort(st.WaitingFor)
 	}
 	st.Phase, st.Reason, st.Message = m.explain(st)
 	return st
@@ -67,8 +65,14 @@ func (m *Machine) explain(st Status) (v1alpha1.FederationPhase, v1alpha1.Reason,
 	case Failed:
 		return v1alpha1.FederationFailed, m.ended.Reason, m.ended.Message
 	case Collecting:
+		names := slices.Clone(st.WaitingFor)
+		for i, name := range names {
+			if !m.shares[name].awayUntil.IsZero() {
+				names[i] += " (session lost, not back at work)"
+			}
+		}
 		return v1alpha1.FederationTraining, v1alpha1.ReasonCollecting,
-			fmt.Sprintf("round %d waits for %s until %s", m.round, list(st.WaitingFor), clock(m.deadline))
+			fmt.Sprintf("round %d waits for %s until %s", m.round, strings.Join(names, ", "), clock(m.closeBy()))
 	case Committing:
 		return v1alpha1.FederationTraining, v1alpha1.ReasonCommitting, fmt.Sprintf("round %d is merged", m.round)
 	}
@@ -84,26 +88,35 @@ func (m *Machine) explain(st Status) (v1alpha1.FederationPhase, v1alpha1.Reason,
 		return v1alpha1.FederationWaitingForSites, m.sleepReason(),
 			fmt.Sprintf("%d of at least %d sites ready: %s", ready, m.cfg.MinSites, m.whyNotReady())
 	}
+	why := "since the round before was void"
 	if missing := m.missing(); len(missing) > 0 {
-		return v1alpha1.FederationWaitingForSites, v1alpha1.ReasonWaitingForSites,
-			fmt.Sprintf("%d sites ready, waits for %s until %s", ready, list(missing), clock(m.startBy()))
+		why = "for " + strings.Join(missing, ", ")
 	}
-	return v1alpha1.FederationWaitingForSites, v1alpha1.ReasonWaitingForSites, fmt.Sprintf("%d sites ready", ready)
+	return v1alpha1.FederationWaitingForSites, v1alpha1.ReasonWaitingForSites,
+		fmt.Sprintf("%d sites ready; waits until %s, %s", ready, clock(m.startBy()), why)
 }
 
-// sleepReason tells a federation asleep by energy policy from one that lacks
-// sites it could have.
+// sleepReason tells a federation asleep by energy policy from one that lost or
+// lacks sites it should have.
 func (m *Machine) sleepReason() v1alpha1.Reason {
+	lacks, asleep := false, false
 	for _, name := range m.order {
-		if m.sites[name].membership == Admit {
-			return v1alpha1.ReasonWaitingForSites
+		st := m.standing(name)
+		switch m.sites[name].membership {
+		case Admit:
+			if st.phase == v1alpha1.SiteLost {
+				return v1alpha1.ReasonQuorumLost
+			}
+			lacks = lacks || st.reason != v1alpha1.ReasonReady
+		default:
+			switch st.reason {
+			case v1alpha1.ReasonWaitingForEnergy, v1alpha1.ReasonConfirming, v1alpha1.ReasonMinimumOff:
+				asleep = true
+			}
 		}
 	}
-	for _, name := range m.order {
-		switch m.sites[name].reason {
-		case v1alpha1.ReasonWaitingForEnergy, v1alpha1.ReasonConfirming, v1alpha1.ReasonMinimumOff:
-			return v1alpha1.ReasonWaitingForEnergy
-		}
+	if asleep && !lacks {
+		return v1alpha1.ReasonWaitingForEnergy
 	}
 	return v1alpha1.ReasonWaitingForSites
 }
@@ -111,13 +124,13 @@ func (m *Machine) sleepReason() v1alpha1.Reason {
 func (m *Machine) whyNotReady() string {
 	var parts []string
 	for _, name := range m.order {
-		_, reason, msg := m.sitePhase(name)
-		if reason == v1alpha1.ReasonReady {
+		st := m.standing(name)
+		if st.reason == v1alpha1.ReasonReady {
 			continue
 		}
-		part := fmt.Sprintf("%s %s", name, reason)
-		if msg != "" {
-			part += " (" + msg + ")"
+		part := fmt.Sprintf("%s %s", name, st.reason)
+		if st.message != "" {
+			part += " (" + st.message + ")"
 		}
 		parts = append(parts, part)
 	}
@@ -128,9 +141,8 @@ func (m *Machine) whyNotReady() string {
 func (m *Machine) Sites() []SiteStatus {
 	out := make([]SiteStatus, 0, len(m.order))
 	for _, name := range m.order {
-		s := m.sites[name]
-		phase, reason, msg := m.sitePhase(name)
-		out = append(out, SiteStatus{Name: name, Membership: s.membership, Phase: phase, Reason: reason, Message: msg, Since: s.since})
+		s, st := m.sites[name], m.standing(name)
+		out = append(out, SiteStatus{Name: name, Membership: s.membership, Phase: st.phase, Reason: st.reason, Message: st.message, Since: s.since})
 	}
 	return out
 }
@@ -149,73 +161,80 @@ func (m *Machine) Working(name string) bool {
 	return sh != nil && sh.outcome == pending && m.state == Collecting
 }
 
-func (m *Machine) sitePhase(name string) (v1alpha1.SitePhase, v1alpha1.Reason, string) {
-	s := m.sites[name]
-	ms := m.membersOf(name)
-	working := slices.ContainsFunc(ms, func(mb *member) bool { return m.Working(mb.name) })
-	switch s.membership {
-	case Exclude:
-		return v1alpha1.SiteBlocked, s.reason, s.message
-	case Drain:
-		if working {
-			return v1alpha1.SiteDraining, s.reason, fmt.Sprintf("%s; until %s", s.message, clock(s.drainBy))
-		}
-		return v1alpha1.SiteIdle, s.reason, s.message
-	}
-	best, rank := [3]string{string(v1alpha1.SiteJoining), string(v1alpha1.ReasonWaitingForAgent), "no agent has connected"}, 0
-	for _, mb := range ms {
-		if p, r := m.memberPhase(mb); r > rank {
-			best, rank = p, r
-		}
-	}
-	return v1alpha1.SitePhase(best[0]), v1alpha1.Reason(best[1]), best[2]
+// standing is a phase and why.
+type standing struct {
+	phase   v1alpha1.SitePhase
+	reason  v1alpha1.Reason
+	message string
 }
 
-// memberPhase and its rank: the site shows its furthest member.
-func (m *Machine) memberPhase(mb *member) ([3]string, int) {
-	of := func(p v1alpha1.SitePhase, r v1alpha1.Reason, msg string) [3]string {
-		return [3]string{string(p), string(r), msg}
+// standing of a site: what is wished of it and, if it is admitted, how far the
+// furthest of its members is.
+func (m *Machine) standing(name string) standing {
+	s := m.sites[name]
+	ms := m.membersOf(name)
+	switch s.membership {
+	case Exclude:
+		return standing{v1alpha1.SiteBlocked, s.reason, s.message}
+	case Drain:
+		if slices.ContainsFunc(ms, func(mb *member) bool { return m.Working(mb.name) }) {
+			return standing{v1alpha1.SiteDraining, s.reason, s.message + "; until " + clock(s.drainBy)}
+		}
+		if len(s.late) > 0 {
+			return standing{v1alpha1.SiteIdle, s.reason, fmt.Sprintf("%s; %s had not reported by %s", s.message, strings.Join(s.late, ", "), clock(s.drainBy))}
+		}
+		return standing{v1alpha1.SiteIdle, s.reason, s.message}
 	}
+	best, rank := standing{v1alpha1.SiteJoining, v1alpha1.ReasonWaitingForAgent, "no agent is connected"}, 0
+	for _, mb := range ms {
+		if st, r := m.memberStanding(mb); r > rank {
+			best, rank = st, r
+		}
+	}
+	return best
+}
+
+// memberStanding of a member of an admitted site, and its rank among the
+// members; 0 when there is nothing to show.
+func (m *Machine) memberStanding(mb *member) (standing, int) {
 	switch {
-	case m.Working(mb.name) && mb.connected && !mb.leaving.IsZero():
-		return of(v1alpha1.SiteDraining, v1alpha1.ReasonAgentLeaving, mb.name+" leaves by "+clock(mb.leaving)), 5
-	case m.Working(mb.name) && mb.connected:
-		return of(v1alpha1.SiteActive, v1alpha1.ReasonTraining, ""), 6
+	case !mb.connected && mb.lostReason == "":
+		return standing{}, 0 // it left in order and is not missed
 	case !mb.connected:
-		return of(v1alpha1.SiteLost, mb.lostReason, mb.name+" has no session"), 1
+		return standing{v1alpha1.SiteLost, mb.lostReason, mb.name + " has no session"}, 1
 	case !mb.leaving.IsZero():
-		return of(v1alpha1.SiteDraining, v1alpha1.ReasonAgentLeaving, mb.name), 2
-	case mb.state == MemberReady && m.state == Collecting:
-		return of(v1alpha1.SiteActive, v1alpha1.ReasonWaitingForRound, "waits for the next round"), 4
-	case mb.state == MemberReady, mb.state == MemberWorking:
-		return of(v1alpha1.SiteActive, v1alpha1.ReasonReady, ""), 4
+		st := standing{v1alpha1.SiteDraining, v1alpha1.ReasonAgentLeaving, mb.name + " leaves by " + clock(mb.leaving)}
+		if m.Working(mb.name) {
+			return st, 6
+		}
+		return st, 2
+	case mb.state == MemberBusy:
+		return standing{v1alpha1.SiteJoining, cmp.Or(mb.waits, v1alpha1.ReasonSynchronizing), mb.detail}, 3
+	case m.Working(mb.name):
+		return standing{v1alpha1.SiteActive, v1alpha1.ReasonTraining, ""}, 7
+	case mb.state == MemberWorking:
+		return standing{v1alpha1.SiteActive, v1alpha1.ReasonWaitingForRound, mb.name + " is not ready for another round yet"}, 4
+	case m.state == Collecting || m.state == Committing:
+		return standing{v1alpha1.SiteActive, v1alpha1.ReasonWaitingForRound, mb.name + " waits for the next round"}, 4
 	}
-	return of(v1alpha1.SiteJoining, cmp.Or(mb.waits, v1alpha1.ReasonSynchronizing), mb.detail), 3
+	return standing{v1alpha1.SiteActive, v1alpha1.ReasonReady, ""}, 5
 }
 
 // changes reports each site whose phase or reason is another one than last time.
 func (m *Machine) changes(now time.Time) []Action {
 	var out []Action
 	for _, name := range m.order {
-		s := m.sites[name]
-		phase, reason, msg := m.sitePhase(name)
-		if s.shown.Phase == phase && s.shown.Reason == reason {
+		s, st := m.sites[name], m.standing(name)
+		if s.shown.phase == st.phase && s.shown.reason == st.reason {
 			continue
 		}
-		if s.shown.Phase != phase {
+		if s.shown.phase != st.phase {
 			s.since = now
 		}
-		s.shown = SiteChanged{Site: name, Phase: phase, Reason: reason, Message: msg}
-		out = append(out, s.shown)
+		s.shown = st
+		out = append(out, SiteChanged{Site: name, Phase: st.phase, Reason: st.reason, Message: st.message})
 	}
 	return out
-}
-
-func list(names []string) string {
-	if len(names) == 0 {
-		return "nobody"
-	}
-	return strings.Join(names, ", ")
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
