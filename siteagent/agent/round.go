@@ -1,0 +1,272 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/internal/tensor"
+	"girassol.dev/siteagent/replica"
+	"girassol.dev/siteagent/trainer"
+)
+
+// roundContext is the two ways in which a round ends early: work is over when
+// its update is not wanted any more, train already when it is to finish.
+type roundContext struct{ work, train context.Context }
+
+// beginLocked makes a grant the round at work. Agent.mu is held.
+func (a *Agent) beginLocked(ctx context.Context, g *grant) (*running, roundContext) {
+	work, abort := context.WithCancelCause(ctx)
+	train, finish := context.WithCancelCause(work)
+	a.orders.grant = nil
+	a.running = &running{grant: g, finish: finish, abort: abort}
+	return a.running, roundContext{work, train}
+}
+
+// round does what a grant permits, from sync to the coordinator's answer, and
+// tells how it ended.
+func (a *Agent) round(c roundContext, g *grant) {
+	log := a.log.With("round", g.GetRound())
+	r := a.currentRound()
+	a.set(func(s *memberStatus) {
+		s.state, s.detail, s.report = coordinatorv1.MemberState_MEMBER_STATE_SYNCING, "", false
+		s.round, s.steps, s.samples, s.loss = g.GetRound(), 0, 0, nil
+	})
+	steps, samples, err := a.roundWork(c, g)
+	detail := ""
+	if err != nil {
+		detail = err.Error()
+		log.Warn("round ends without an accepted update", "error", err)
+	}
+	a.observeReplica()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.finish(nil)
+	r.abort(nil)
+	a.running = nil
+	a.status.reportNothing(g.GetRound(), steps, samples, detail)
+	poke(a.nudge)
+}
+
+func (a *Agent) currentRound() *running {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.running
+}
+
+// roundWork returns what was trained. An error says why no update was accepted;
+// trained work is then in the residual, or pending.
+func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err error) {
+	if u := a.cfg.Replica.Pending(); u != nil && u.Round == g.GetRound() && u.BaseVersion == g.GetBaseVersion() {
+		// A restart: what was trained for this very round lies ready.
+		return u.Steps, u.Samples, a.upload(c, g, u)
+	}
+	if err := a.reachBase(c, g); err != nil {
+		return 0, 0, err
+	}
+	if err := a.cfg.Replica.Drop(); err != nil {
+		a.log.Error("the replica cannot be written", "error", err)
+	}
+	rho, err := a.cfg.Replica.Prepare(g.params.Uplink.Transform, g.Agreement, g.GetAlone())
+	if err != nil {
+		return 0, 0, err
+	}
+	files := a.files(g)
+	defer files.remove()
+	evaluation := a.evaluate(c, g, files)
+	t := newTraining(a.cfg.Replica.State())
+	defer t.free()
+	if err := t.begin(a.cfg.Replica, rho, files.model); err != nil {
+		return 0, 0, err
+	}
+	outcome, err := a.train(c, g, files)
+	if err != nil {
+		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
+		return 0, 0, err
+	}
+	res := outcome.Result
+	if res.Steps == 0 || res.Samples == 0 {
+		a.metrics.rounds.WithLabelValues(outcomeEmpty).Inc()
+		return res.Steps, res.Samples, fmt.Errorf("agent: %d steps over %d samples, nothing to report", res.Steps, res.Samples)
+	}
+	if err := t.end(outcome); err != nil {
+		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
+		return 0, 0, err
+	}
+	u, err := a.cfg.Replica.Stage(replica.Update{
+		UpdateID: newID(), Round: g.GetRound(), BaseVersion: g.GetBaseVersion(), Encoding: g.params.Uplink,
+		Weight: float64(res.Samples), Steps: res.Steps, Samples: res.Samples, Loss: res.Loss, Metrics: res.Metrics,
+		TrainingSeconds: outcome.Seconds(), Agreement: a.cfg.Replica.Agreement(), Evaluation: evaluation,
+	}, t.work)
+	if err != nil {
+		return res.Steps, res.Samples, err
+	}
+	t.free()
+	return res.Steps, res.Samples, a.upload(c, g, u)
+}
+
+// reachBase syncs to the grant's base version before its stop time.
+func (a *Agent) reachBase(c roundContext, g *grant) error {
+	ctx, cancel := context.WithDeadlineCause(c.train, g.stop, errors.New("agent: the stop time came before the base version was reached"))
+	defer cancel()
+	base := target{version: g.GetBaseVersion(), digest: g.GetBaseDigest()}
+	b := a.cfg.newBackOff()
+	for {
+		err := a.sync(ctx, base)
+		if err == nil {
+			return context.Cause(ctx)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		a.log.Warn("base version not reached, trying again", "version", base.version, "error", err)
+		if !pause(ctx, b.NextBackOff()) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// upload pushes the pending update until the collect deadline. What is not
+// answered by then stays pending and is asked about later.
+func (a *Agent) upload(c roundContext, g *grant, u *replica.Update) error {
+	a.set(func(s *memberStatus) {
+		s.state, s.steps, s.samples = coordinatorv1.MemberState_MEMBER_STATE_UPLOADING, u.Steps, u.Samples
+	})
+	ctx, cancel := context.WithDeadlineCause(c.work, g.collect, errPushLate)
+	defer cancel()
+	outcome, err := a.push(ctx)
+	if err == nil && outcome != "" {
+		err = errors.New(outcome)
+	}
+	return err
+}
+
+// train runs the train task and keeps the heartbeats' progress.
+func (a *Agent) train(c roundContext, g *grant, files workFiles) (trainer.Outcome, error) {
+	a.set(func(s *memberStatus) { s.state = coordinatorv1.MemberState_MEMBER_STATE_TRAINING })
+	defer a.escalate(c)()
+	outcome, err := a.cfg.Trainer.Run(c.train, trainerv1.Task{
+		ID: files.id, Kind: trainerv1.Train, Round: g.GetRound(), ModelPath: files.model, ResultPath: files.result,
+		MaxSteps: g.GetMaxSteps(), StopAt: g.stop, StopInSeconds: time.Until(g.stop).Seconds(),
+		CommittedSamples: g.GetCommittedSamples(), Config: g.GetConfig(),
+	}, a.progress())
+	if err != nil {
+		return outcome, err
+	}
+	a.metrics.steps.Add(float64(outcome.Result.Steps))
+	a.metrics.samples.Add(float64(outcome.Result.Samples))
+	seconds := outcome.Seconds()
+	a.metrics.trainingSeconds.Add(seconds)
+	a.set(func(s *memberStatus) {
+		s.training += seconds
+		s.steps, s.samples, s.loss = outcome.Result.Steps, outcome.Result.Samples, outcome.Result.Loss
+		if s.stepSeconds == nil && outcome.Result.Steps > 0 {
+			per := seconds / float64(outcome.Result.Steps)
+			s.stepSeconds = &per
+		}
+	})
+	return outcome, nil
+}
+
+// escalate turns an abort into the trainer's when it was already asked to
+// finish, which a cancelled context cannot say.
+func (a *Agent) escalate(c roundContext) (done func()) {
+	stop := context.AfterFunc(c.work, func() {
+		if cause := context.Cause(c.work); cause != nil {
+			a.cfg.Trainer.Abort(cause.Error())
+		}
+	})
+	return func() { stop() }
+}
+
+// progress measures the time per step between reports: the first report only
+// starts the clock, because what came before it is loading and compiling.
+func (a *Agent) progress() func(trainerv1.Progress) {
+	var first time.Time
+	var from uint64
+	return func(p trainerv1.Progress) {
+		now := time.Now()
+		var per *float64
+		if first.IsZero() {
+			first, from = now, p.Steps
+		} else if p.Steps > from {
+			v := now.Sub(first).Seconds() / float64(p.Steps-from)
+			per = &v
+		}
+		a.set(func(s *memberStatus) {
+			s.steps, s.samples, s.loss = p.Steps, p.Samples, p.Loss
+			if per != nil {
+				s.stepSeconds = per
+			}
+		})
+	}
+}
+
+// evaluate measures the base model on held-out data when the grant asks for it.
+// That it fails is no reason not to train.
+func (a *Agent) evaluate(c roundContext, g *grant, files workFiles) *replica.Evaluation {
+	if !g.GetEvaluate() || c.train.Err() != nil {
+		return nil
+	}
+	st := a.cfg.Replica.State()
+	if err := writeModel(files.model, st, st.Theta); err != nil {
+		a.log.Warn("no evaluation", "round", g.GetRound(), "error", err)
+		return nil
+	}
+	a.set(func(s *memberStatus) { s.state = coordinatorv1.MemberState_MEMBER_STATE_TRAINING })
+	defer a.escalate(c)()
+	outcome, err := a.cfg.Trainer.Run(c.train, trainerv1.Task{
+		ID: "evaluate-" + files.id, Kind: trainerv1.Evaluate, Round: g.GetRound(), ModelPath: files.model,
+		StopAt: g.stop, StopInSeconds: time.Until(g.stop).Seconds(), CommittedSamples: g.GetCommittedSamples(), Config: g.GetConfig(),
+	}, nil)
+	if err != nil {
+		a.log.Warn("no evaluation", "round", g.GetRound(), "error", err)
+		return nil
+	}
+	res := outcome.Result
+	e := &replica.Evaluation{Version: g.GetBaseVersion(), Samples: res.Samples, Metrics: res.Metrics}
+	if res.Samples > 0 {
+		e.Loss = res.Loss
+	}
+	return e
+}
+
+// workFiles are a round's files in the folder that the trainer sees.
+type workFiles struct{ id, model, result string }
+
+func (a *Agent) files(g *grant) workFiles {
+	id := fmt.Sprintf("round-%d-%d", g.GetRound(), g.GetEpoch())
+	dir := a.cfg.Trainer.WorkDir()
+	f := workFiles{id, filepath.Join(dir, id+"-model.safetensors"), filepath.Join(dir, id+"-result.safetensors")}
+	// What aborted rounds left behind.
+	old, _ := filepath.Glob(filepath.Join(dir, "round-*-*.safetensors"))
+	for _, path := range old {
+		_ = os.Remove(path)
+	}
+	return f
+}
+
+func (f workFiles) remove() {
+	_ = os.Remove(f.model)
+	_ = os.Remove(f.result)
+}
+
+// writeModel writes theta with the state's buffers and integers, each tensor in
+// its own type.
+func writeModel(path string, st *tensor.State, theta []float32) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	defer f.Close()
+	model := tensor.State{Layout: st.Layout, Theta: theta, Buffers: st.Buffers, Integers: st.Integers}
+	if err := tensor.SaveState(f, &model, false); err != nil {
+		return fmt.Errorf("agent: model for the trainer: %w", err)
+	}
+	return f.Close()
+}

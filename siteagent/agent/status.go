@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+)
+
+// memberStatus is what heartbeats say. Guarded by Agent.mu.
+type memberStatus struct {
+	state  coordinatorv1.MemberState
+	detail string
+	round  uint64
+	// steps, samples and loss of the round.
+	steps, samples uint64
+	loss           *float64
+	// stepSeconds as last measured, over rounds.
+	stepSeconds *float64
+	// report: the next heartbeat says Ready for the round even without a trainer,
+	// so that the coordinator stops waiting for the round's update.
+	report bool
+
+	held     bool
+	version  uint64
+	digest   [32]byte
+	training float64
+}
+
+// reportNothing says that the member is done with a round and no (more) update
+// is to be expected.
+func (s *memberStatus) reportNothing(round, steps, samples uint64, detail string) {
+	s.state, s.detail = coordinatorv1.MemberState_MEMBER_STATE_READY, detail
+	s.round, s.steps, s.samples, s.report = round, steps, samples, true
+}
+
+func (a *Agent) hello() *coordinatorv1.Hello {
+	f := a.cfg.Hardware
+	h := &coordinatorv1.Hello{
+		Federation: a.cfg.Federation, Site: a.cfg.Site, Node: a.cfg.Node, AgentVersion: a.cfg.Version,
+		Hardware:  &coordinatorv1.Hardware{Vendor: f.Vendor, Devices: f.Devices, Cpus: uint32(f.CPUs), MemoryBytes: f.MemoryBytes},
+		Encodings: []string{"identity/fp32", "identity/bf16", "identity/2bit", "dct64/fp32", "dct64/bf16", "dct64/2bit"},
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.status.held {
+		v := a.status.version
+		h.ModelVersion, h.ModelDigest = &v, a.status.digest[:]
+	}
+	return h
+}
+
+func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
+	received, sent := a.cfg.Traffic()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := &a.status
+	h := &coordinatorv1.Heartbeat{
+		Sequence: seq, State: s.state, Detail: s.detail, Round: s.round,
+		Steps: s.steps, Samples: s.samples, Loss: s.loss, StepSeconds: s.stepSeconds,
+		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received,
+	}
+	if s.state == coordinatorv1.MemberState_MEMBER_STATE_READY && !s.report && !a.cfg.Trainer.Attached() {
+		h.State, h.Detail = coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER, "no trainer on "+a.cfg.Trainer.SocketPath()
+	}
+	s.report = false
+	a.metrics.state.Set(float64(h.State))
+	return h
+}
+
+// set changes the status; another state or round is told at once.
+func (a *Agent) set(change func(*memberStatus)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	state, round := a.status.state, a.status.round
+	change(&a.status)
+	if a.status.state != state || a.status.round != round || a.status.report {
+		poke(a.nudge)
+	}
+}
+
+// setState is for states outside a round's reports.
+func (a *Agent) setState(state coordinatorv1.MemberState, detail string) {
+	a.set(func(s *memberStatus) { s.state, s.detail = state, detail })
+}
+
+// observeReplica copies what the replica holds into the status.
+func (a *Agent) observeReplica() {
+	version, digest, ok := a.cfg.Replica.Held()
+	norm := a.cfg.Replica.ResidualNorm()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status.held, a.status.version, a.status.digest = ok, version, digest
+	a.metrics.residualNorm.Set(norm)
+	if !ok {
+		a.status.version = 0
+		a.metrics.version.Set(-1)
+		return
+	}
+	a.metrics.version.Set(float64(version))
+}
+
+func (a *Agent) observeOffset() {
+	if offset, ok := a.clock.estimate(); ok {
+		a.metrics.clockOffset.Set(offset.Seconds())
+	}
+}
+
+// reportSkew says once per run that the clocks differ notably; grants are
+// corrected for it.
+func (a *Agent) reportSkew() {
+	a.observeOffset()
+	offset, ok := a.clock.estimate()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !ok || offset.Abs() <= notableSkew || a.skewReported {
+		return
+	}
+	a.skewReported = true
+	a.log.Warn("clock skew: stop times are corrected by it", "coordinator_ahead", offset.Round(time.Millisecond))
+}

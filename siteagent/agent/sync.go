@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/internal/wire"
+	"girassol.dev/siteagent/replica"
+)
+
+// sync brings the replica to the target: by the deltas that it has missed, or by
+// the whole state where they are pruned or lead elsewhere.
+func (a *Agent) sync(ctx context.Context, t target) error {
+	defer a.observeReplica()
+	full := 0
+	for !a.holds(t) {
+		version, _, ok := a.cfg.Replica.Held()
+		if ok && !t.newest && version < t.version {
+			err := a.pullDelta(ctx, version+1)
+			if err == nil {
+				continue
+			}
+			if status.Code(err) != codes.NotFound && !errors.Is(err, replica.ErrDiverged) {
+				return err
+			}
+			a.log.Info("a delta is not to be had, pulling the whole state", "version", version+1, "error", err)
+		}
+		if full++; full > 2 {
+			return fmt.Errorf("agent: two full pulls did not lead to version %d", t.version)
+		}
+		if err := a.pullSnapshot(ctx); err != nil {
+			return err
+		}
+		if version, _, ok = a.cfg.Replica.Held(); ok && !t.newest && version > t.version {
+			return fmt.Errorf("agent: the coordinator is at version %d, past the %d that was asked for", version, t.version)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) pullDelta(ctx context.Context, version uint64) error {
+	f, m, err := a.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, version)
+	if err != nil {
+		return err
+	}
+	defer discard(f)
+	if m.Version != version {
+		return fmt.Errorf("agent: asked for delta %d, got %d", version, m.Version)
+	}
+	if err := a.cfg.Replica.Apply(m, f.Name()); err != nil {
+		return err
+	}
+	a.log.Debug("delta applied", "version", m.Version, "round", m.Round)
+	return nil
+}
+
+func (a *Agent) pullSnapshot(ctx context.Context) error {
+	f, m, err := a.pull(ctx, coordinatorv1.PullRequest_KIND_SNAPSHOT, 0)
+	if err != nil {
+		return err
+	}
+	defer discard(f)
+	if err := a.cfg.Replica.Install(m, f.Name()); err != nil {
+		return err
+	}
+	a.metrics.fullPulls.Inc()
+	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", m.Digest[:12])
+	return nil
+}
+
+func discard(f *os.File) {
+	_ = f.Close()
+	_ = os.Remove(f.Name())
+}
+
+// pull downloads to a file beside the replica, over as many sessions as it takes.
+// NotFound is an answer, not a failure of the transfer.
+func (a *Agent) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, version uint64) (_ *os.File, _ replica.Manifest, err error) {
+	d := &download{kind: kind, version: version}
+	d.file, err = a.cfg.Replica.Incoming()
+	if err != nil {
+		return nil, replica.Manifest{}, err
+	}
+	b := a.cfg.newBackOff()
+	var dead *session
+	for {
+		s, err := a.session(ctx, dead)
+		if err == nil {
+			err = d.once(ctx, s)
+		}
+		if err == nil {
+			return d.file, d.manifest, nil
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if ctx.Err() != nil || status.Code(err) == codes.NotFound {
+			discard(d.file)
+			return nil, replica.Manifest{}, err
+		}
+		if status.Code(err) == codes.Unauthenticated {
+			dead = s
+		}
+		a.log.Info("download broke, resuming", "kind", kind, "version", version, "offset", d.offset, "error", err)
+		if !pause(ctx, b.NextBackOff()) {
+			discard(d.file)
+			return nil, replica.Manifest{}, context.Cause(ctx)
+		}
+	}
+}
+
+// download is one file on its way in.
+type download struct {
+	kind     coordinatorv1.PullRequest_Kind
+	version  uint64
+	file     *os.File
+	offset   int64
+	manifest replica.Manifest
+}
+
+// once goes on from the offset. A snapshot that is another one by now, or any
+// download whose bytes do not fit, starts anew.
+func (d *download) once(ctx context.Context, s *session) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := s.client.Pull(ctx, &coordinatorv1.PullRequest{
+		SessionToken: s.token, Kind: d.kind, Version: d.version, Offset: uint64(d.offset),
+	})
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if status.Code(err) == codes.OutOfRange {
+		return errors.Join(d.restart(), err)
+	}
+	if err != nil {
+		return err
+	}
+	h := first.GetHeader()
+	if h == nil {
+		return errors.New("agent: a pull begins without its header")
+	}
+	m, err := replica.ParseManifest(h.GetManifest())
+	if err != nil {
+		return err
+	}
+	if d.offset > 0 && (m.Version != d.manifest.Version || m.Digest != d.manifest.Digest) {
+		if err := d.restart(); err != nil {
+			return err
+		}
+		return fmt.Errorf("agent: version %d has taken the place of the download", m.Version)
+	}
+	d.manifest = m
+	if h.GetPayloadBytes() > 1<<62 {
+		return fmt.Errorf("agent: a pull of %d bytes", h.GetPayloadBytes())
+	}
+	rx := wire.NewReceiver(d.file, int64(h.GetPayloadBytes()), d.offset)
+	for {
+		c, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return rx.Finish()
+		}
+		if err != nil {
+			return err
+		}
+		err = rx.Take(c)
+		d.offset = rx.Offset()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (d *download) restart() error {
+	d.offset = 0
+	if _, err := d.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return d.file.Truncate(0)
+}
