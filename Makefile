@@ -1,0 +1,68 @@
+# Girassol. `make help` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := bin
+FUZZTIME ?= 5s
+# Generators and linter live in modules of their own: go.mod stays the product's.
+TOOL     := $(GO) tool -modfile=internal/tools/go.mod
+LINT     := $(GO) tool -modfile=internal/tools/lint/go.mod golangci-lint
+DEMO     ?=
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+.PHONY: check-go
+check-go:
+	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go 1.26 or newer (https://go.dev/dl)"; exit 1; }
+
+.PHONY: build
+build: check-go ## Build coordinator, agent, girassol and quickstart into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -o $(BIN)/ ./coordinator/cmd/coordinator ./coordinator/cmd/girassol ./siteagent/cmd/agent ./examples/quickstart
+
+.PHONY: demo
+demo: build ## Train one model over three sites on this machine (about 2 minutes); flags: make demo DEMO="--sites 4"
+	$(BIN)/quickstart $(DEMO)
+
+.PHONY: test
+test: check-go redis ## Everything CI runs: format, vet, tests with the race detector, short fuzzing
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "not gofmt-clean:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	$(GO) test -race -timeout 25m ./...
+	$(MAKE) --no-print-directory fuzz
+
+.PHONY: redis
+redis: # The tests start a real Redis; Debian's package is enough.
+	@command -v redis-server >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server >/dev/null; \
+	  else echo "make: no redis-server: tests against a real Redis are skipped (install the package redis-server)"; fi; }
+
+.PHONY: fuzz
+fuzz: check-go ## Run every fuzz target for FUZZTIME (5s)
+	@for f in $$(git ls-files '*_test.go' | xargs grep -l '^func Fuzz'); do \
+	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]*' $$f | sed 's/func //'); do \
+	    echo "fuzz $$(dirname $$f) $$t"; \
+	    $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+	  done; done
+
+.PHONY: bench
+bench: check-go ## Benchmarks: ratios against copy and raw TCP, memory and bytes per site
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./internal/... ./coordinator/...
+
+.PHONY: generate
+generate: check-go ## Regenerate the Go code of api/**/*.proto
+	cd api && $(GO) tool -modfile=../internal/tools/go.mod buf lint && $(GO) tool -modfile=../internal/tools/go.mod buf generate
+
+.PHONY: lint
+lint: check-go generate ## golangci-lint, and generated code that is fresh
+	@git diff --exit-code --stat -- api || { echo "api: generated code was stale; commit what make generate made"; exit 1; }
+	$(LINT) run ./...
+
+.PHONY: clean
+clean: ## Remove build outputs and the demo's folder
+	rm -rf $(BIN) girassol-demo
