@@ -1,0 +1,303 @@
+// Package app assembles a site agent from flags: the trainer API and its
+// supervisor, the replica on disk, the links to the coordinator and to Redis,
+// metrics and signals.
+//
+// It must not hold any logic of rounds or sessions.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/internal/wire"
+	"girassol.dev/siteagent/agent"
+	"girassol.dev/siteagent/hardware"
+	"girassol.dev/siteagent/replica"
+	"girassol.dev/siteagent/trainer"
+)
+
+// FencedExitCode is the exit code when another agent runs under the same name;
+// whoever restarts agents should not restart this one at once.
+const FencedExitCode = 3
+
+// ExitCode of an error that Command returned: 0 without one.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, agent.ErrFenced):
+		return FencedExitCode
+	}
+	return 1
+}
+
+type options struct {
+	coordinator, federation, site, node string
+	data, work, socket                  string
+	redis                               string
+	grace, retryMax                     time.Duration
+	link                                wire.Options
+	logFormat, logLevel                 string
+	metricsListen                       string
+	trainer                             []string
+}
+
+// Command is the agent as a cobra command.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "agent [flags] [-- trainer command...]",
+		Short: "Take part in a federation as one member of a site",
+		Long: `The agent dials its federation's coordinator, keeps a copy of the model, hands
+tasks to a trainer and uploads what it learns.
+
+A command after "--" is the trainer: it is started, and started again when it
+ends, with the API's socket and work folder in ` + trainerv1.EnvSocket + ` and
+` + trainerv1.EnvWorkDir + `. Without one, a trainer attaches to the socket by itself.
+
+SIGTERM and SIGINT drain: the step at work is finished and uploaded within the
+grace; a second one ends at once. Exit code 3 says that another agent runs under
+the same name.`,
+		Example: `  agent --coordinator fed.example:7443 --federation lm --site porto --data /var/lib/girassol \
+    --tls-cert agent.pem --tls-key agent-key.pem --tls-ca ca.pem -- python train.py`,
+		SilenceUsage: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if n := cmd.ArgsLenAtDash(); len(args) > 0 && n != 0 {
+				return fmt.Errorf("unexpected argument %q: a trainer command goes behind \"--\"", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.trainer = args
+			log, err := newLogger(cmd.ErrOrStderr(), o.logFormat, o.logLevel)
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), o, log)
+		},
+	}
+	host, _ := os.Hostname()
+	f := cmd.Flags()
+	f.StringVar(&o.coordinator, "coordinator", "", "coordinator's Fleet service, host:port (required)")
+	f.StringVar(&o.federation, "federation", "", "name of the federation (required)")
+	f.StringVar(&o.site, "site", "", "name of the site, as declared in the federation (required)")
+	f.StringVar(&o.node, "node", host, "name of this node within the site")
+	f.StringVar(&o.data, "data", "", "folder for model state, residual and pending update; survives restarts (required)")
+	f.StringVar(&o.work, "work", "", "folder for models and results that the trainer sees, best a tmpfs (default: work below --data)")
+	f.StringVar(&o.socket, "socket", "", "Unix socket of the trainer API, at most 107 bytes (default: run/trainer.sock below --work)")
+	f.StringVar(&o.redis, "redis", "", "Redis to read events from, redis://[user:password@]host:port/db; empty: none, rounds need none")
+	f.DurationVar(&o.grace, "grace", 25*time.Second, "time from SIGTERM until the agent must be gone; below the pod's grace period")
+	f.DurationVar(&o.retryMax, "retry-max", time.Minute, "longest pause between attempts to reach the coordinator")
+	f.StringVar(&o.link.CertFile, "tls-cert", "", "PEM file with the agent's certificate (mutual TLS; all three files or none)")
+	f.StringVar(&o.link.KeyFile, "tls-key", "", "PEM file with the certificate's key")
+	f.StringVar(&o.link.CAFile, "tls-ca", "", "PEM file with the CA of the coordinator's certificate")
+	f.StringVar(&o.link.ServerName, "server-name", "", "name that the coordinator's certificate must carry (default: the host dialled)")
+	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off this machine, for networks that encrypt below (WireGuard) (default false)")
+	f.StringVar(&o.logFormat, "log-format", "text", "log lines as text or json")
+	f.StringVar(&o.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
+	f.StringVar(&o.metricsListen, "metrics-listen", "", "host:port to serve /metrics and /healthz on; empty: none")
+	for _, name := range []string{"coordinator", "federation", "site", "data"} {
+		_ = cmd.MarkFlagRequired(name)
+	}
+	return cmd
+}
+
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format is %q, want text or json", format)
+}
+
+// run puts the parts together and takes them apart in the right order: the
+// trainer lives until the agent has got its last result.
+func run(ctx context.Context, o options, log *slog.Logger) (err error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if o.work == "" {
+		o.work = filepath.Join(o.data, "work")
+	}
+	if o.socket == "" {
+		o.socket = filepath.Join(o.work, "run", "trainer.sock")
+	}
+	counter := &wire.Counter{}
+	o.link.Counter = counter
+	if err := o.link.Check(o.coordinator); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	var supervisor *trainer.Supervisor
+	api, err := trainer.New(trainer.Options{
+		SocketPath: o.socket, WorkDir: o.work, Log: log,
+		OnStall: func(reason string) {
+			if supervisor != nil {
+				supervisor.Restart(reason)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if len(o.trainer) > 0 {
+		supervisor, err = trainer.NewSupervisor(trainer.SupervisorOptions{
+			Command: o.trainer, SocketPath: api.SocketPath(), WorkDir: api.WorkDir(), Log: log,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	store, err := replica.Open(filepath.Join(o.data, "replica"), o.federation, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	events, err := connectRedis(o.redis)
+	if err != nil {
+		return err
+	}
+	config := agent.Config{
+		Federation: o.federation, Site: o.site, Node: o.node, Version: version(), Hardware: hardware.Detect(),
+		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
+		Traffic: counter.Total, Trainer: api, Replica: store,
+		CursorPath: filepath.Join(o.data, "events.json"),
+		RetryMax:   o.retryMax, Log: log, Registerer: registry,
+	}
+	if events != nil {
+		defer events.Close()
+		config.Redis = events
+	}
+	a, err := agent.New(config)
+	if err != nil {
+		return err
+	}
+
+	var group sync.WaitGroup
+	defer group.Wait()
+	aside, endAside := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer endAside(nil)
+	// Neither the API nor metrics can be done without once asked for.
+	start := func(part func(context.Context) error) {
+		group.Go(func() {
+			if err := part(aside); err != nil && aside.Err() == nil {
+				endAside(err)
+				cancel()
+			}
+		})
+	}
+	start(api.Serve)
+	if supervisor != nil {
+		start(supervisor.Run)
+	}
+	if o.metricsListen != "" {
+		l, err := net.Listen("tcp", o.metricsListen)
+		if err != nil {
+			return fmt.Errorf("--metrics-listen: %w", err)
+		}
+		log.Info("metrics", "address", l.Addr().String())
+		start(func(ctx context.Context) error { return serveMetrics(ctx, l, registry) })
+	}
+	stopSignals := onSignals(cancel, a, o.grace, log)
+	defer stopSignals()
+	err = a.Run(ctx)
+	if cause := context.Cause(aside); cause != nil {
+		err = cause
+	} else if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = errors.New("ended at once: work of an unfinished round is lost, what was trained before lies on disk in the residual")
+	}
+	return err
+}
+
+// onSignals turns the first SIGTERM or SIGINT into a leave and the second into
+// an end.
+func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, log *slog.Logger) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		select {
+		case s := <-signals:
+			a.Leave(s.String(), grace)
+		case <-done:
+			return
+		}
+		select {
+		case s := <-signals:
+			log.Warn("second signal, ending at once", "signal", s.String())
+			cancel()
+		case <-done:
+		}
+	})
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		group.Wait()
+	}
+}
+
+func connectRedis(url string) (redis.UniversalClient, error) {
+	if url == "" {
+		return nil, nil
+	}
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("--redis: %w", err)
+	}
+	// The reader has its own pauses between attempts.
+	o.MaxRetries = -1
+	return redis.NewClient(o), nil
+}
+
+func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// version is the module's, as the build knows it.
+func version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "unknown"
+}
