@@ -123,9 +123,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // maxManifest is the most bytes that a manifest may have.
 const maxManifest = 64 << 20
 
-// sealFormat begins a manifest file: the CRC-32C of all that follows the first
-// line. The file as a whole is JSON.
-const sealFormat = "{\"crc32c\": \"%08x\",\n"
+// sealFormat begins a manifest file: the CRC-32C of all that follows it.
+// The file as a whole is JSON.
+const sealFormat = `{"crc32c": "%08x",`
 
 var sealLength = len(fmt.Sprintf(sealFormat, 0))
 
