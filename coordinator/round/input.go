@@ -127,8 +127,9 @@ type Report struct {
 	Detail string
 	// Waits is why a busy member cannot take work; empty: it synchronizes.
 	Waits v1alpha1.Reason
-	// Round at work or, when Ready, the one just handled; 0 none. Ready with the
-	// round at work and no update before it means that there is nothing to report.
+	// Round at work (also of a busy member: it synchronizes for it) or, when Ready,
+	// the one just handled; 0 none. Ready with the round at work and no update
+	// before it means that there is nothing to report.
 	Round uint64
 	Step  time.Duration // measured time of a local step; 0 unknown
 }
@@ -144,7 +145,7 @@ func (m *Machine) Heard(now time.Time, name string, epoch uint64, r Report) []Ac
 	}
 	if sh := m.shares[name]; sh != nil && sh.outcome == pending && m.state == Collecting {
 		switch {
-		case r.State == MemberWorking && r.Round == m.round:
+		case r.State != MemberReady && r.Round == m.round:
 			sh.epoch, sh.taken, sh.awayUntil = epoch, true, time.Time{}
 		case r.State != MemberReady:
 		case epoch > sh.epoch && r.Round != m.round:
@@ -258,4 +259,3 @@ func (m *Machine) Resume(now time.Time) []Action {
 
 // Tick lets time pass.
 func (m *Machine) Tick(now time.Time) []Action { return m.settle(now, nil) }
-

@@ -161,6 +161,11 @@ func (m *Machine) Working(name string) bool {
 	return sh != nil && sh.outcome == pending && m.state == Collecting
 }
 
+// atWork says whether a member works for the round and has its session.
+func (m *Machine) atWork(name string) bool {
+	return m.Working(name) && m.shares[name].awayUntil.IsZero()
+}
+
 // standing is a phase and why.
 type standing struct {
 	phase   v1alpha1.SitePhase
@@ -208,7 +213,7 @@ func (m *Machine) memberStanding(mb *member) (standing, int) {
 			return st, 6
 		}
 		return st, 2
-	case mb.state == MemberBusy:
+	case mb.state == MemberBusy && (mb.waits != "" || !m.atWork(mb.name)):
 		return standing{v1alpha1.SiteJoining, cmp.Or(mb.waits, v1alpha1.ReasonSynchronizing), mb.detail}, 3
 	case m.Working(mb.name):
 		return standing{v1alpha1.SiteActive, v1alpha1.ReasonTraining, ""}, 7

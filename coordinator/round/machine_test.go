@@ -1,0 +1,55 @@
+package round
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+)
+
+func TestInputsThatNameTheImpossibleAreErrorsWithoutEffect(t *testing.T) {
+	now := time.Unix(0, 0)
+	m := New(Config{Sites: []string{"a", "b"}, Train: time.Second}, 0, 0, 0, now)
+	if _, err := m.Join(now, "a/n1", "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	_, _, unknown := m.SetMembership(now, "a", "Retire", time.Time{}, v1alpha1.ReasonRequested, "")
+	_, moved := m.Join(now, "a/n1", "b", 2)
+	for name, tc := range map[string]struct {
+		err  error
+		want string
+	}{
+		"membership": {unknown, `"Retire" is none of Admit, Drain, Exclude`},
+		"site":       {moved, `belongs to site "a", not "b"`},
+	} {
+		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
+			t.Errorf("%s: error is %v, want one that says %s", name, tc.err, tc.want)
+		}
+	}
+	if got := m.Sites()[0].Membership; got != Drain {
+		t.Errorf("membership is %s after a refused wish", got)
+	}
+	if m.members["a/n1"].epoch != 1 {
+		t.Error("a refused session took over")
+	}
+}
+
+func TestStepBudgetIsKnownWhileTheRoundIsAtWork(t *testing.T) {
+	now := time.Unix(0, 0)
+	m := New(Config{Sites: []string{"a"}, LocalSteps: 7, Train: time.Second}, 0, 0, 0, now)
+	m.SetModel(now)
+	if _, _, err := m.SetMembership(now, "a", Admit, time.Time{}, v1alpha1.ReasonRequested, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Join(now, "a/n1", "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.MaxSteps("a/n1"); got != 0 {
+		t.Errorf("%d steps before the grant", got)
+	}
+	m.Heard(now, "a/n1", 1, Report{State: MemberReady})
+	if got := m.MaxSteps("a/n1"); got != 7 {
+		t.Errorf("%d steps in the round, want 7", got)
+	}
+}
