@@ -1,0 +1,174 @@
+package algorithm
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/api/federation/v1alpha1"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
+)
+
+func TestRhoFollowsAgreementAndCap(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	a := func(v float64) *float64 { return &v }
+	for _, c := range []struct {
+		name               string
+		agreement          *float64
+		alone              bool
+		last, norm, wanted float64
+	}{
+		{"unset", nil, false, 1, 1, 0},
+		{"not a number", a(nan), false, 1, 1, 0},
+		{"threshold", a(0.05), false, 1, 1, 0},
+		{"below", a(-1), false, 1, 1, 0},
+		{"half way", a(0.05 + 0.5/3), false, 1, 1, 0.5},
+		{"above", a(0.9), false, 1, 1, 1},
+		{"infinite", a(inf), false, 1, 1, 1},
+		{"alone", nil, true, 1, 1, 1},
+		{"alone beats disagreement", a(-1), true, 1, 1, 1},
+		{"cap", a(0.9), false, 1, 4, 0.25},
+		{"cap when alone", nil, true, 1, 8, 0.125},
+		{"cap does not raise", a(0.9), false, 4, 1, 1},
+		{"no residual", a(0.9), false, 1, 0, 0},
+		{"no work yet", a(0.9), true, 0, 1, 0},
+		{"norms are not numbers", a(0.9), true, nan, nan, 0},
+		{"residual is infinite", a(0.9), true, 1, inf, 0},
+		{"both infinite", a(0.9), true, inf, inf, 0},
+	} {
+		if got := Rho(c.agreement, c.alone, c.last, c.norm); math.Abs(got-c.wanted) > 1e-12 || math.IsNaN(got) {
+			t.Errorf("%s: %g, want %g", c.name, got, c.wanted)
+		}
+	}
+}
+
+func TestRhoStaysInRangeAndUnderTheCap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		number := rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 1e-320}))
+		var agreement *float64
+		if rapid.Bool().Draw(t, "set") {
+			v := number.Draw(t, "agreement")
+			agreement = &v
+		}
+		last, norm := number.Draw(t, "last"), number.Draw(t, "norm")
+		rho := Rho(agreement, rapid.Bool().Draw(t, "alone"), last, norm)
+		if !(rho >= 0 && rho <= 1) {
+			t.Fatalf("rho %g", rho)
+		}
+		if rho > 0 && rho > last/norm {
+			t.Fatalf("rho %g goes further than %g/%g", rho, last, norm)
+		}
+	})
+}
+
+func TestAgreementIsAMovingMean(t *testing.T) {
+	a := NextAgreement(nil, nil)
+	if a != nil {
+		t.Fatal("nothing measured, something set")
+	}
+	a = NextAgreement(nil, []float64{0.2, 0.4, math.NaN()})
+	if a == nil || math.Abs(*a-0.3) > 1e-12 {
+		t.Fatalf("first value %v, want the mean 0.3", a)
+	}
+	b := NextAgreement(a, []float64{0.8, 9})
+	if math.Abs(*b-(0.3+0.2*0.6)) > 1e-12 {
+		t.Errorf("%g, want 0.42: values are cut to 1", *b)
+	}
+	if math.Abs(*a-0.3) > 1e-12 {
+		t.Error("the previous value was changed")
+	}
+	if NextAgreement(b, nil) != b || NextAgreement(b, []float64{math.NaN()}) != b {
+		t.Error("a round without measurement moved A")
+	}
+	nan := math.NaN()
+	if got := NextAgreement(&nan, []float64{0.5}); *got != 0.5 {
+		t.Errorf("%g after NaN, want 0.5", *got)
+	}
+}
+
+func TestDefaultsAreValidAndSurviveTheWire(t *testing.T) {
+	for _, s := range []string{DecoupledMomentum, DiLoCo, FedAvg} {
+		p, err := Defaults(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := proto.Marshal(p.ToProto())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a coordinatorv1.Algorithm
+		if err := proto.Unmarshal(b, &a); err != nil {
+			t.Fatal(err)
+		}
+		got, err := FromProto(&a)
+		if err != nil || got != p {
+			t.Errorf("%s: %+v (%v), want %+v", s, got, err, p)
+		}
+	}
+	if _, err := FromProto(nil); err == nil {
+		t.Error("a missing algorithm was taken")
+	}
+	if _, err := FromProto(&coordinatorv1.Algorithm{}); err == nil {
+		t.Error("an empty algorithm was taken")
+	}
+	if _, err := Defaults("adam"); err == nil {
+		t.Error("an unknown strategy has defaults")
+	}
+}
+
+func quantity(s string) *resource.Quantity {
+	q := resource.MustParse(s)
+	return &q
+}
+
+func TestSpecOverridesDefaults(t *testing.T) {
+	p, err := FromSpec(v1alpha1.AlgorithmSpec{})
+	if want, _ := Defaults(DecoupledMomentum); err != nil || p != want {
+		t.Errorf("empty spec: %+v (%v)", p, err)
+	}
+	p, err = FromSpec(v1alpha1.AlgorithmSpec{
+		Strategy: v1alpha1.DiLoCo, OuterLearningRate: quantity("0.5"), OuterMomentum: quantity("800m"),
+		Uplink: &v1alpha1.EncodingSpec{Values: v1alpha1.ValuesBF16},
+	})
+	want, _ := Defaults(DiLoCo)
+	want.OuterLearningRate, want.OuterMomentum, want.Uplink.Values = 0.5, 0.8, BF16
+	if err != nil || p != want {
+		t.Errorf("%+v (%v), want %+v", p, err, want)
+	}
+	p, err = FromSpec(v1alpha1.AlgorithmSpec{
+		OuterMomentum: quantity("0"),
+		Uplink:        &v1alpha1.EncodingSpec{KeepOneIn: 1, Values: v1alpha1.ValuesFP32},
+		Downlink:      &v1alpha1.EncodingSpec{KeepOneIn: 32},
+	})
+	if err != nil || p.OuterMomentum != 0 || !p.Uplink.Lossless() || p.Downlink.KeepOneIn != 32 || p.Downlink.Values != TwoBit {
+		t.Errorf("%+v (%v)", p, err)
+	}
+}
+
+func TestBadSpecsNameTheField(t *testing.T) {
+	for path, s := range map[string]v1alpha1.AlgorithmSpec{
+		"spec.algorithm.strategy":          {Strategy: "Krum"},
+		"spec.algorithm.outerLearningRate": {OuterLearningRate: quantity("0")},
+		"spec.algorithm.outerMomentum":     {OuterMomentum: quantity("1")},
+		"spec.algorithm.uplink.keepOneIn":  {Uplink: &v1alpha1.EncodingSpec{KeepOneIn: -1}},
+		"spec.algorithm.downlink.values":   {Downlink: &v1alpha1.EncodingSpec{Values: "FP8"}},
+		"spec.algorithm.downlink: ":        {Strategy: v1alpha1.FedAvg, Downlink: &v1alpha1.EncodingSpec{KeepOneIn: 16}},
+	} {
+		if _, err := FromSpec(s); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%v does not name %s", err, path)
+		}
+	}
+	p, _ := Defaults(DecoupledMomentum)
+	p.Downlink.Transform = Identity
+	p.OuterMomentum = math.NaN()
+	p.OuterLearningRate = math.Inf(1)
+	err := p.Validate()
+	for _, path := range []string{"algorithm.downlink.transform", "algorithm.outerMomentum", "algorithm.outerLearningRate"} {
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%v does not name %s", err, path)
+		}
+	}
+}
