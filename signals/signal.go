@@ -83,25 +83,25 @@ var units = map[Kind][]Unit{
 func CheckUnit(k Kind, u Unit) error {
 	allowed, ok := units[k]
 	if !ok {
-		return fmt.Errorf("signals: unknown kind %q", k)
+		return fmt.Errorf("unknown kind %q", k)
 	}
 	for _, a := range allowed {
 		if a == u {
 			return nil
 		}
 	}
-	return fmt.Errorf("signals: a %s is not given in %q, use one of %q", k, u, allowed)
+	return fmt.Errorf("%s is not given in %q, use one of %q", k, u, allowed)
 }
 
 // CheckValue refuses values that the kind cannot have.
 func CheckValue(k Kind, v float64) error {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
-		return fmt.Errorf("signals: %s %v is no number", k, v)
+		return fmt.Errorf("%s %v is no number", k, v)
 	case (k == Marginal || k == Average || k == RenewableShare) && v < 0:
-		return fmt.Errorf("signals: %s %v is negative", k, v)
+		return fmt.Errorf("%s %v is negative", k, v)
 	case k == Percentile && (v < 0 || v > 100):
-		return fmt.Errorf("signals: percentile %v is outside 0 to 100", v)
+		return fmt.Errorf("percentile %v is outside 0 to 100", v)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ type Reading struct {
 // Validate refuses a reading that cannot be right, naming its region.
 func (r Reading) Validate() error {
 	if err := r.check(); err != nil {
-		return fmt.Errorf("reading of region %q from %q: %w", r.Region, r.Source, err)
+		return fmt.Errorf("signals: reading of region %q from %q: %w", r.Region, r.Source, err)
 	}
 	return nil
 }
@@ -138,15 +138,15 @@ func (r Reading) check() error {
 		return err
 	}
 	if r.PointTime.IsZero() {
-		return errors.New("signals: no point time")
+		return errors.New("no point time")
 	}
 	if r.Period <= 0 || r.Period > MaxPeriod {
-		return fmt.Errorf("signals: period %s is outside 0 to %s", r.Period, MaxPeriod)
+		return fmt.Errorf("period %s is outside 0 to %s", r.Period, MaxPeriod)
 	}
 	switch r.Quality {
 	case "", Good, Estimated, Imputed, Forecast, Suspect:
 	default:
-		return fmt.Errorf("signals: unknown quality %q", r.Quality)
+		return fmt.Errorf("unknown quality %q", r.Quality)
 	}
 	if r.Value == nil {
 		return nil

@@ -141,7 +141,7 @@ func (s *State) observe(p Policy, r *signals.Reading, now time.Time) (problem st
 				return "" // the same point again counts once
 			}
 			s.EnterCount, s.LeaveCount = s.PriorEnter, s.PriorLeave
-		case !n.PointTime.Before(signals.StaleAt(l.PointTime, l.Period)):
+		case n.PointTime.After(signals.StaleAt(l.PointTime, l.Period)):
 			s.EnterCount, s.LeaveCount = 0, 0 // a gap: no longer consecutive
 		}
 	}

@@ -3,6 +3,7 @@ package window
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"girassol.dev/api/federation/v1alpha1"
@@ -33,8 +34,9 @@ type Decision struct {
 // the loss, and never opens one; Drain closes at once; Admit opens the window
 // and, when the signal is back, leaves it by the ordinary rule.
 func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decision) {
+	s.lapse(p, now)
 	problem := s.observe(p, r, now)
-	d := Decision{}
+	var d Decision
 	if s.known(now) {
 		s.UnknownSince = time.Time{}
 		s.move(p, now)
@@ -54,8 +56,8 @@ func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decisi
 		s.lose(p, now)
 		d.Window = v1alpha1.WindowUnknown
 		d.Reason, d.Message = s.explainUnknown(p, problem)
-		if s.Open && p.OnStale == v1alpha1.StaleHold {
-			d.NextChange = s.UnknownSince.Add(p.MaxStale)
+		if ends, ok := s.holdEnds(p); ok && s.Open {
+			d.NextChange = ends
 		}
 	}
 	if s.Window != d.Window {
@@ -106,7 +108,33 @@ func (s *State) held(p Policy) time.Time {
 	return s.Changed.Add(p.MinimumOff)
 }
 
-// lose applies OnStale.
+// lapse closes a window whose hold ended before now, when nobody decided: a
+// restart takes up what an uninterrupted run would have done.
+func (s *State) lapse(p Policy, now time.Time) {
+	if ends, ok := s.holdEnds(p); ok && s.Open && ends.Before(now) {
+		s.set(false, ends)
+	}
+}
+
+// holdEnds is when OnStale closes an open window whose signal is or would then
+// be unknown.
+func (s *State) holdEnds(p Policy) (time.Time, bool) {
+	since := s.UnknownSince
+	switch {
+	case p.OnStale == v1alpha1.StaleAdmit:
+		return time.Time{}, false
+	case since.IsZero() && (s.Last == nil || s.Last.Compared == nil):
+		return time.Time{}, false
+	case since.IsZero():
+		since = s.staleAt()
+	}
+	if p.OnStale == v1alpha1.StaleDrain {
+		return since, true
+	}
+	return since.Add(p.MaxStale), true
+}
+
+// lose applies OnStale while the signal is unknown.
 func (s *State) lose(p Policy, now time.Time) {
 	if s.UnknownSince.IsZero() {
 		s.UnknownSince = now.Round(0).UTC()
@@ -114,19 +142,12 @@ func (s *State) lose(p Policy, now time.Time) {
 			s.UnknownSince = s.staleAt()
 		}
 	}
-	switch p.OnStale {
-	case v1alpha1.StaleAdmit:
-		if !s.Open {
-			s.set(true, now)
-		}
-	case v1alpha1.StaleDrain:
-		if s.Open {
-			s.set(false, now)
-		}
-	default:
-		if s.Open && !now.Before(s.UnknownSince.Add(p.MaxStale)) {
-			s.set(false, now)
-		}
+	ends, holds := s.holdEnds(p)
+	switch {
+	case !holds && !s.Open:
+		s.set(true, now)
+	case holds && s.Open && !now.Before(ends):
+		s.set(false, ends)
 	}
 }
 
@@ -165,22 +186,22 @@ func (s *State) explain(p Policy) (v1alpha1.Reason, string) {
 	case s.Open && s.LeaveCount == 0:
 		return v1alpha1.ReasonEnergyFavourable, fmt.Sprintf("%s, open below %s until above %s", value, num(p.Enter), num(p.Leave))
 	case s.Open && s.LeaveCount < p.LeaveConfirmations:
-		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s is above %s: %d of %d points seen before leaving",
-			value, num(p.Leave), s.LeaveCount, p.LeaveConfirmations)
+		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s; %d of the %d points above %s seen that close it",
+			value, s.LeaveCount, p.LeaveConfirmations, num(p.Leave))
 	case s.Open:
 		return v1alpha1.ReasonMinimumOn, fmt.Sprintf("%s is above %s, stays open for the minimum of %s until %s",
-			value, num(p.Leave), p.MinimumOn, stamp(s.held(p)))
+			value, num(p.Leave), span(p.MinimumOn), stamp(s.held(p)))
 	case s.EnterCount == 0:
 		return v1alpha1.ReasonWaitingForEnergy, fmt.Sprintf("%s, opens below %s", value, num(p.Enter))
 	case s.EnterCount < p.EnterConfirmations:
-		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s is below %s: %d of %d points seen before entering",
-			value, num(p.Enter), s.EnterCount, p.EnterConfirmations)
+		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s; %d of the %d points below %s seen that open it",
+			value, s.EnterCount, p.EnterConfirmations, num(p.Enter))
 	case s.Last.Suspect:
 		return v1alpha1.ReasonSignalSuspect, fmt.Sprintf("%s without another zero in the %d days before: waits for the next point",
 			value, int(zeroMemory.Hours()/24))
 	}
 	return v1alpha1.ReasonMinimumOff, fmt.Sprintf("%s is below %s, stays closed for the minimum of %s until %s",
-		value, num(p.Enter), p.MinimumOff, stamp(s.held(p)))
+		value, num(p.Enter), span(p.MinimumOff), stamp(s.held(p)))
 }
 
 // explainUnknown gives reason and message while the signal is unknown.
@@ -195,7 +216,7 @@ func (s *State) explainUnknown(p Policy, problem string) (v1alpha1.Reason, strin
 	case s.Last.Compared == nil:
 		reason = v1alpha1.ReasonSignalMissing
 		why = fmt.Sprintf("%s, percentile unknown: %.0f %% of the last %s seen, %.0f %% needed",
-			show(s.Last.Value, s.Last.Unit), 100*s.coverage(p), p.Trailing, 100*MinCoverage)
+			show(s.Last.Value, s.Last.Unit), 100*s.coverage(p), span(p.Trailing), 100*MinCoverage)
 	default:
 		reason = v1alpha1.ReasonSignalStale
 		why = fmt.Sprintf("stale since %s, last %s at %s", stamp(s.UnknownSince), s.value(p), stamp(s.Last.PointTime))
@@ -215,7 +236,7 @@ func (s *State) explainUnknown(p Policy, problem string) (v1alpha1.Reason, strin
 func (s *State) value(p Policy) string {
 	v := show(s.Last.Value, s.Last.Unit)
 	if p.Mode == Percentile && s.Last.Unit != signals.PercentileOf {
-		v += fmt.Sprintf(" at percentile %s of the last %s", num(*s.Last.Compared), p.Trailing)
+		v += fmt.Sprintf(" at percentile %s of the last %s", num(*s.Last.Compared), span(p.Trailing))
 	}
 	return v
 }
@@ -225,11 +246,17 @@ func show(v float64, u signals.Unit) string { return num(v) + " " + string(u) }
 // num shows at most two decimals.
 func num(v float64) string {
 	s := strconv.FormatFloat(v, 'f', 2, 64)
-	for s[len(s)-1] == '0' {
-		s = s[:len(s)-1]
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
+}
+
+// span shows 30m and 168h instead of 30m0s and 168h0m0s.
+func span(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
 	}
-	if s[len(s)-1] == '.' {
-		s = s[:len(s)-1]
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
 }
