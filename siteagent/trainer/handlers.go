@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -302,30 +301,4 @@ func (s *Server) serveSeed(w http.ResponseWriter, req *http.Request) reply {
 	s.seedWanted = false
 	s.seeds <- trainerv1.Seed{Path: path} // there is room: SetSeedWanted(true) emptied it
 	return noContent
-}
-
-// decode reads one JSON value of bounded size and nothing behind it, refusing
-// fields that the contract does not have.
-func decode(w http.ResponseWriter, req *http.Request, into any) *reply {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
-	d := json.NewDecoder(http.MaxBytesReader(w, req.Body, MaxBody))
-	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			_ = rc.SetReadDeadline(time.Time{})
-			return nil
-		}
-		if err == nil {
-			err = errors.New("more than one JSON value")
-		}
-	}
-	var bad reply
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		bad = refuse(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", tooLarge.Limit)
-	} else {
-		bad = refuse(http.StatusBadRequest, "the body is no %T: %v (numbers must be finite: leave out a loss that is not)", into, err)
-	}
-	return &bad
 }
