@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,17 +28,12 @@ func serve(t *testing.T, s *Server) (stop func()) {
 		fi, err := os.Stat(s.SocketPath())
 		return err == nil && fi.Mode().Perm() == 0o600
 	})
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}
+	})
 	t.Cleanup(stop)
 	return stop
 }

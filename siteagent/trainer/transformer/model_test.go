@@ -7,11 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // text is some structure to learn, without any file.
 func text(n int) *Corpus {
