@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 
 // interposed calls before at each operation that changes the disk; an error
 // takes the operation's place. Half of a write's bytes reach the file before
-// its call.
+// its call. Nothing is really synced: neither a killed process nor a full disk
+// can tell, and syncing takes most of the time.
 func interposed(before func(op, path string) error) disk {
 	d := realDisk
 	d.create = func(path string) (file, error) {
@@ -52,7 +53,7 @@ func interposed(before func(op, path string) error) disk {
 		return realDisk.rename(from, to)
 	}
 	d.syncDir = func(path string) error {
-		return errors.Join(before("syncDir", path), realDisk.syncDir(path))
+		return before("syncDir", path)
 	}
 	d.remove = func(path string) error {
 		if err := before("remove", path); err != nil {
@@ -81,12 +82,10 @@ func (f *interposedFile) Write(b []byte) (int, error) {
 	return n + rest, err
 }
 
-func (f *interposedFile) Sync() error {
-	if err := f.before("sync", f.path); err != nil {
-		return err
-	}
-	return f.file.Sync()
-}
+func (f *interposedFile) Sync() error { return f.before("sync", f.path) }
+
+// unsyncedDisk is a disk that works.
+var unsyncedDisk = interposed(func(string, string) error { return nil })
 
 // work is what crashing and failing stores are in the middle of: two commits,
 // two snapshots, the second of which prunes. announce is called after each.
@@ -171,7 +170,7 @@ func afterKill(t *testing.T, dir string, out []byte) {
 			snap, _ = strconv.ParseUint(v, 10, 64)
 		}
 	}
-	s := must(Open(dir, quiet()))(t)
+	s := must(open(dir, quiet(), unsyncedDisk))(t)
 	defer func() { _ = s.Close() }()
 	r := must(s.Recover())(t)
 	defer r.Close()
