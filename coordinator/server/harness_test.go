@@ -45,9 +45,9 @@ func start(t *testing.T, dir string, opts ...option) *coordinator {
 	t.Helper()
 	cfg := engine.Config{
 		Federation: "fed", Algorithm: params(t, algorithm.DiLoCo), DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 1 << 20,
-		Heartbeat: 200 * time.Millisecond, LossAfter: 10 * time.Second,
+		Heartbeat: 200 * time.Millisecond, LossAfter: 60 * time.Second,
 		Round: round.Config{Sites: []string{"a", "b", "c"}, MinSites: 1, Train: 20 * time.Second, Collect: 10 * time.Second,
-			Join: 20 * time.Second, Settle: 10 * time.Second, Grace: 10 * time.Second},
+			Join: 20 * time.Second, Settle: 100 * time.Millisecond, Grace: 10 * time.Second},
 	}
 	for _, o := range opts {
 		o(&cfg)
