@@ -24,6 +24,7 @@ import (
 	"girassol.dev/coordinator/engine"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
+	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/wire"
 )
 
@@ -317,7 +318,7 @@ func (f *Fleet) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreaming
 	if req.GetOffset() > uint64(file.size) {
 		return status.Errorf(codes.OutOfRange, "offset %d is behind the end at %d", req.GetOffset(), file.size)
 	}
-	manifest, err := json.Marshal(file.manifest)
+	manifest, err := replicaManifest(file.manifest)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
@@ -328,6 +329,25 @@ func (f *Fleet) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreaming
 	return wire.SendPayload(func(offset uint64, crc uint32, payload []byte) error {
 		return stream.Send(&coordinatorv1.PullResponse{Offset: offset, Crc32C: crc, Payload: payload})
 	}, file, file.size, int64(req.GetOffset()))
+}
+
+// replicaManifest is the part of a manifest that a replica needs, with the
+// names of checkpoint.Manifest; the rest would outweigh a small delta.
+func replicaManifest(m checkpoint.Manifest) ([]byte, error) {
+	type member struct {
+		UpdateID string `json:"updateID"`
+	}
+	out := struct {
+		Version   uint64               `json:"version"`
+		Round     uint64               `json:"round"`
+		Digest    string               `json:"digest"`
+		Algorithm algorithm.Parameters `json:"algorithm"`
+		Members   []member             `json:"members"`
+	}{m.Version, m.Round, m.Digest, m.Algorithm, nil}
+	for _, mm := range m.Members {
+		out.Members = append(out.Members, member{mm.UpdateID})
+	}
+	return json.Marshal(out)
 }
 
 // logFile is an open file of the commit log.

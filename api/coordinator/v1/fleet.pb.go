@@ -1791,7 +1791,7 @@ type PullHeader struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Version      uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	PayloadBytes uint64                 `protobuf:"varint,2,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"`
-	// The commit's manifest (JSON, coordinator/checkpoint writes it).
+	// JSON: version, round, digest, algorithm and members[].updateID of the commit.
 	Manifest      []byte `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
