@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
@@ -70,6 +71,9 @@ func (enc *Encoder) Block(b Block, x, decoded []float32) error {
 			"element %d of block %d is %g", i, b.index-enc.d.first[b.Tensor], x[i])
 		return enc.err
 	}
+	if need := int(enc.f.blockBytes(b)); cap(enc.out) < need {
+		enc.out = make([]byte, 0, need)
+	}
 	out := enc.out[:0]
 	if !b.Compressed || enc.f.fixed() {
 		out = enc.plain(out, x, decoded)
@@ -134,7 +138,7 @@ func (enc *Encoder) Close(aux Aux) (int64, error) {
 		}
 		for len(values) > 0 && enc.err == nil {
 			n := min(len(values), BlockSize)
-			enc.out = enc.out[:0]
+			enc.out = slices.Grow(enc.out[:0], 4*n)
 			for _, v := range values[:n] {
 				enc.out = binary.LittleEndian.AppendUint32(enc.out, math.Float32bits(v))
 			}

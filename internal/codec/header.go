@@ -94,15 +94,20 @@ func maxTensorSize(d *Domain, i int, s tensor.Spec, f format) int64 {
 	}
 	size := int64(0)
 	for _, b := range d.tensorBlocks(i) {
-		if !b.Compressed || f.fixed() {
-			size += int64(b.Len()) * int64(f.width())
-			continue
-		}
-		whole, rest := b.Len()/GroupSize, b.Len()%GroupSize
-		size += int64(whole) * f.maxBytes(GroupSize)
-		if rest > 0 {
-			size += f.maxBytes(rest)
-		}
+		size += f.blockBytes(b)
+	}
+	return size
+}
+
+// blockBytes is the most bytes of a block.
+func (f format) blockBytes(b Block) int64 {
+	if !b.Compressed || f.fixed() {
+		return int64(b.Len()) * int64(f.width())
+	}
+	whole, rest := b.Len()/GroupSize, b.Len()%GroupSize
+	size := int64(whole) * f.maxBytes(GroupSize)
+	if rest > 0 {
+		size += f.maxBytes(rest)
 	}
 	return size
 }
