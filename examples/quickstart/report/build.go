@@ -119,6 +119,10 @@ func fillSites(s *Summary, entries []timeline.Entry) {
 				continue
 			}
 			site.Rounds, site.Tokens = t.Rounds, t.Tokens
+			if t.TrainingSeconds > 0 && s.Speed > 0 {
+				// What the coordinator accepted, rather than what was seen.
+				site.TrainingHours = t.TrainingSeconds * s.Speed / 3600
+			}
 			site.EnergyKWh, site.MarginalKg, site.AverageKg = t.EnergyKWh, t.MarginalKg, t.AverageKg
 			site.EnergySource, site.Coverage = t.EnergySource, t.Coverage
 			site.BytesUp, site.BytesDown = t.BytesUp, t.BytesDown

@@ -23,7 +23,7 @@ type Commit struct {
 	Members    []Member
 	Tokens     uint64 // all committed so far
 	Evaluation *Evaluation
-	// Unix time of the commit on the coordinator's clock; zero when unknown.
+	// Time of the commit, virtual; zero when unknown.
 	Time time.Time
 }
 
@@ -41,9 +41,7 @@ type Differ struct {
 	evaluated   map[uint64]bool
 	tokensAt    map[uint64]uint64
 	lastProg    time.Time
-	up, down    counter
-	siteUp      map[string]*counter
-	siteDown    map[string]*counter
+	traffic     traffic
 	roundUp     uint64
 	roundDown   uint64
 }
@@ -52,7 +50,7 @@ type Differ struct {
 func NewDiffer(past []Entry, commits CommitSource) *Differ {
 	d := &Differ{
 		Commits: commits, sites: map[string]Site{}, evaluated: map[uint64]bool{}, tokensAt: map[uint64]uint64{},
-		siteUp: map[string]*counter{}, siteDown: map[string]*counter{},
+		traffic: newTraffic(),
 	}
 	for _, e := range past {
 		switch {
@@ -62,32 +60,19 @@ func NewDiffer(past []Entry, commits CommitSource) *Differ {
 		case e.Evaluation != nil:
 			d.evaluated[e.Evaluation.Version] = true
 		case e.Progress != nil:
-			d.up.base, d.down.base = e.Progress.BytesUp, e.Progress.BytesDown
 			d.roundUp, d.roundDown = e.Progress.BytesUp, e.Progress.BytesDown
 			for _, s := range e.Progress.Sites {
-				d.siteUp[s.Name] = &counter{base: s.BytesUp}
-				d.siteDown[s.Name] = &counter{base: s.BytesDown}
+				d.traffic.before[s.Name] = moved{s.BytesUp, s.BytesDown}
 			}
 		}
 	}
 	return d
 }
 
-// counter sums a count that starts again with its process.
-type counter struct{ base, last uint64 }
-
-func (c *counter) see(n uint64) {
-	if n < c.last {
-		c.base += c.last
-	}
-	c.last = n
-}
-
-func (c *counter) total() uint64 { return c.base + c.last }
-
-// Next returns what changed since the status before.
-func (d *Differ) Next(s *coordinatorv1.FederationStatus, real time.Time) []Entry {
-	now := time.UnixMilli(s.GetNowUnixMs()).UTC()
+// Next returns what changed since the status before. now is the virtual time of
+// the status: the coordinator runs rounds in real time and signals in virtual.
+func (d *Differ) Next(s *coordinatorv1.FederationStatus, now, real time.Time) []Entry {
+	now = now.UTC()
 	var out []Entry
 	add := func(e Entry) {
 		if e.Time.IsZero() {
@@ -104,7 +89,7 @@ func (d *Differ) Next(s *coordinatorv1.FederationStatus, real time.Time) []Entry
 			add(Entry{Kind: KindSite, Site: &e})
 		}
 	}
-	d.count(s)
+	d.traffic.see(s)
 	for _, e := range d.rounds(s) {
 		add(e)
 	}
@@ -138,27 +123,6 @@ func (d *Differ) site(s *coordinatorv1.SiteStatus) (Site, bool) {
 	old, known := d.sites[e.Name]
 	d.sites[e.Name] = e
 	return e, !known || old.Phase != e.Phase || old.Training != e.Training || old.Window != e.Window
-}
-
-func (d *Differ) count(s *coordinatorv1.FederationStatus) {
-	d.up.see(s.GetBytesUp())
-	d.down.see(s.GetBytesDown())
-	for _, site := range s.GetSites() {
-		var up, down uint64
-		for _, m := range site.GetMembers() {
-			up += m.GetBytesUp()
-			down += m.GetBytesDown()
-		}
-		name := site.GetName()
-		if d.siteUp[name] == nil {
-			d.siteUp[name] = &counter{}
-		}
-		if d.siteDown[name] == nil {
-			d.siteDown[name] = &counter{}
-		}
-		d.siteUp[name].see(up)
-		d.siteDown[name].see(down)
-	}
 }
 
 func (d *Differ) rounds(s *coordinatorv1.FederationStatus) []Entry {
@@ -241,9 +205,16 @@ func (d *Differ) commit(s *coordinatorv1.FederationStatus, v, up, down uint64) [
 
 // sinceRound is the bytes since it was last called.
 func (d *Differ) sinceRound() (up, down uint64) {
-	up, down = d.up.total()-d.roundUp, d.down.total()-d.roundDown
-	d.roundUp, d.roundDown = d.up.total(), d.down.total()
+	now := d.traffic.total()
+	up, down = now.up-d.roundUp, now.down-d.roundDown
+	d.roundUp, d.roundDown = now.up, now.down
 	return up, down
+}
+
+// Bytes that crossed the members' sockets so far.
+func (d *Differ) Bytes() (up, down uint64) {
+	t := d.traffic.total()
+	return t.up, t.down
 }
 
 func (d *Differ) evaluation(e *Evaluation) (Entry, bool) {
@@ -258,16 +229,17 @@ func (d *Differ) evaluation(e *Evaluation) (Entry, bool) {
 }
 
 func (d *Differ) progress(s *coordinatorv1.FederationStatus) *Progress {
+	total := d.traffic.total()
 	p := &Progress{
 		RoundsCommitted: s.GetRoundsCommitted(), RoundsVoid: s.GetRoundsVoid(), Tokens: s.GetCommittedSamples(),
-		BytesUp: d.up.total(), BytesDown: d.down.total(), Parameters: s.GetParameters(),
+		BytesUp: total.up, BytesDown: total.down, Parameters: s.GetParameters(),
 	}
 	for _, site := range s.GetSites() {
-		l := site.GetLedger()
+		l, at := site.GetLedger(), d.traffic.site(site.GetName())
 		t := SiteTotals{
 			Name: site.GetName(), Rounds: site.GetRoundsContributed(), Tokens: site.GetSamples(),
 			TrainingSeconds: site.GetTrainingSeconds(), EnergyKWh: l.GetEnergyKwh(), EnergySource: l.GetEnergySource(),
-			Coverage: l.GetCoverage(), BytesUp: d.siteUp[site.GetName()].total(), BytesDown: d.siteDown[site.GetName()].total(),
+			Coverage: l.GetCoverage(), BytesUp: at.up, BytesDown: at.down,
 		}
 		if l != nil {
 			t.MarginalKg, t.AverageKg = l.MarginalKgco2E, l.AverageKgco2E

@@ -29,8 +29,8 @@ const (
 	KindStop Kind = "stop"
 )
 
-// Entry is one line of the timeline. Time is virtual (the coordinator's clock),
-// Real is the wall clock.
+// Entry is one line of the timeline. Time is virtual (the signals' clock), Real
+// is the wall clock.
 type Entry struct {
 	Kind       Kind        `json:"kind"`
 	Time       time.Time   `json:"time"`
@@ -122,9 +122,10 @@ type Progress struct {
 
 // SiteTotals are one site's totals since the start of the run.
 type SiteTotals struct {
-	Name            string  `json:"name"`
-	Rounds          uint64  `json:"rounds"`
-	Tokens          uint64  `json:"tokens"`
+	Name   string `json:"name"`
+	Rounds uint64 `json:"rounds"`
+	Tokens uint64 `json:"tokens"`
+	// TrainingSeconds of accepted work, real.
 	TrainingSeconds float64 `json:"trainingSeconds"`
 	EnergyKWh       float64 `json:"energyKWh"`
 	// MarginalKg and AverageKg of CO2; nil when the ledger does not know.

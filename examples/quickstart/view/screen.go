@@ -46,7 +46,11 @@ func (s *Screen) Close() { _, _ = fmt.Fprint(s.w, "\x1b[?25h\x1b[?1049l") }
 // Rates measures tokens per real second of each site from its statuses.
 type Rates struct {
 	sites map[string]*rate
+	last  map[string]float64
 }
+
+// Last is what See returned last.
+func (r *Rates) Last() map[string]float64 { return r.last }
 
 type rate struct {
 	samples uint64
@@ -87,5 +91,6 @@ func (r *Rates) See(s *coordinatorv1.FederationStatus, real time.Time) map[strin
 			out[site.GetName()] = old.value
 		}
 	}
+	r.last = out
 	return out
 }

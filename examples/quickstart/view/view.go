@@ -20,14 +20,16 @@ import (
 // Model is what a frame shows.
 type Model struct {
 	Status *coordinatorv1.FederationStatus
-	// Start and End bound the trace, virtual.
-	Start, End time.Time
+	// Start and End bound the trace, Now is the virtual time of the status.
+	Start, End, Now time.Time
 	// Speed is virtual seconds per real second.
 	Speed float64
 	// History is the run so far.
 	History []timeline.Entry
 	// TokensPerSecond by site, real seconds; see Rates.
 	TokensPerSecond map[string]float64
+	// BytesUp and BytesDown on the members' sockets so far.
+	BytesUp, BytesDown uint64
 	// Note is one line at the foot.
 	Note string
 }
@@ -44,7 +46,8 @@ func Frame(m Model, width, height int, styled bool) []string {
 		return p.top(height)
 	}
 	s = printable(s)
-	now := time.UnixMilli(s.GetNowUnixMs()).UTC()
+	m.Status = s
+	now := m.Now.UTC()
 	p.row(p.bold(p.gold("Girassol"))+"  "+s.GetFederation()+", "+s.GetAlgorithm().GetStrategy(),
 		p.phase(s.GetPhase())+versionText(s))
 	p.row(p.dim(federationText(s)), "")
@@ -60,9 +63,9 @@ func Frame(m Model, width, height int, styled bool) []string {
 		}
 	}
 	p.blank()
-	p.round(s, now)
+	p.round(s)
 	p.loss(m)
-	p.wire(s)
+	p.wire(m)
 	p.blank()
 	p.row(p.dim(m.Note), "")
 	return p.top(height)
@@ -229,7 +232,7 @@ func siteText(s *coordinatorv1.SiteStatus, room int) string {
 	return cut(strings.TrimSuffix(strings.TrimSpace(text), ";"), room)
 }
 
-func (p *painter) round(s *coordinatorv1.FederationStatus, now time.Time) {
+func (p *painter) round(s *coordinatorv1.FederationStatus) {
 	r := s.GetRound()
 	head := pad("round", 7)
 	if r == nil || r.GetNumber() == 0 {
@@ -239,7 +242,7 @@ func (p *painter) round(s *coordinatorv1.FederationStatus, now time.Time) {
 	text := fmt.Sprintf("%d %s", r.GetNumber(), strings.ToLower(r.GetState()))
 	share := 0.0
 	if span := r.GetStopAtUnixMs() - r.GetStartedUnixMs(); span > 0 && r.GetState() != "Idle" {
-		share = float64(now.UnixMilli()-r.GetStartedUnixMs()) / float64(span)
+		share = float64(s.GetNowUnixMs()-r.GetStartedUnixMs()) / float64(span)
 	}
 	tail := fmt.Sprintf("%d of %d reported", len(r.GetReported()), len(r.GetGranted()))
 	if w := r.GetWaitingFor(); len(w) > 0 && len(r.GetReported()) > 0 {
@@ -284,8 +287,9 @@ func (p *painter) loss(m Model) {
 	p.row(head+text+"  "+p.blue(spark(line, max(0, p.width-7-visible(text)-2))), "")
 }
 
-func (p *painter) wire(s *coordinatorv1.FederationStatus) {
-	text := fmt.Sprintf("%s up, %s down", bytesText(s.GetBytesUp()), bytesText(s.GetBytesDown()))
+func (p *painter) wire(m Model) {
+	s := m.Status
+	text := fmt.Sprintf("%s up, %s down", bytesText(m.BytesUp), bytesText(m.BytesDown))
 	rounds := fmt.Sprintf("%d rounds committed, %d void, %s tokens", s.GetRoundsCommitted(), s.GetRoundsVoid(), count(float64(s.GetCommittedSamples())))
 	p.row(p.dim(pad("total", 7))+rounds, "")
 	right := ""

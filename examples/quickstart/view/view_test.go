@@ -40,8 +40,8 @@ func fixture() Model {
 	history = append(history, timeline.Entry{Kind: timeline.KindRound, Time: now, Round: &timeline.Round{Version: 14, Loss: ptr(2.311)}})
 	ms := now.UnixMilli()
 	return Model{
-		Start: start, End: at(18), Speed: 540, History: history, Note: "Ctrl-C stops cleanly, --resume goes on",
-		TokensPerSecond: map[string]float64{"au-south": 4312},
+		Start: start, End: at(18), Now: now, Speed: 540, History: history, Note: "Ctrl-C stops cleanly, --resume goes on",
+		BytesUp: 812000, BytesDown: 1734000, TokensPerSecond: map[string]float64{"au-south": 4312},
 		Status: &coordinatorv1.FederationStatus{
 			Federation: "demo", Phase: "Training", Reason: "Collecting", Message: "round 15 takes updates until 00:27", NowUnixMs: ms,
 			Algorithm: &coordinatorv1.Algorithm{Strategy: "decoupled-momentum"}, Version: ptr(uint64(14)), Parameters: 115328,
