@@ -116,9 +116,10 @@ func New(cfg Config) (*Agent, error) {
 	a.observeReplica()
 	if u := cfg.Replica.Pending(); u != nil && !u.Accepted {
 		// The first heartbeat already says that there is something to come.
-		a.status = memberStatus{state: coordinatorv1.MemberState_MEMBER_STATE_UPLOADING, round: u.Round, steps: u.Steps, samples: u.Samples}
+		a.status.state = coordinatorv1.MemberState_MEMBER_STATE_UPLOADING
+		a.status.round, a.status.steps, a.status.samples = u.Round, u.Steps, u.Samples
 	} else {
-		a.status = memberStatus{state: coordinatorv1.MemberState_MEMBER_STATE_IDLE}
+		a.status.state = coordinatorv1.MemberState_MEMBER_STATE_IDLE
 	}
 	return a, nil
 }
