@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -107,7 +108,13 @@ type running struct {
 	served chan error
 }
 
-func (r running) stop() error { r.server.Stop(); return <-r.served }
+func (r running) stop() error {
+	r.server.Stop()
+	if err := <-r.served; !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // stopped before it began to serve
+}
 
 func start(f *fleet, l net.Listener, opts ...grpc.ServerOption) running {
 	s := grpc.NewServer(opts...)
