@@ -179,7 +179,7 @@ func TestEmissionsOfTheFieldStudysPoliciesOnItsTwin(t *testing.T) {
 // The gate: not more than the field study's 1.38 kg in 14.6 h with its policy,
 // a fifth less by leaving in time, whatever the seed.
 func TestEmissionGateHoldsForOtherSeeds(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(3) {
 		twin := synthetic.Twin(seed)
 		linger, stop := schedule(t, twin, policy(t, 3), 0.2), schedule(t, twin, policy(t, 1), 0.02)
 		if linger.kg > 1.38 || linger.hours > 14.6 || linger.cleanShare < 0.97 {

@@ -19,6 +19,7 @@ import (
 const (
 	MaxBytes   = 64 << 20
 	MaxRows    = 1_000_000
+	MaxLines   = MaxRows + 1000 // with the header and blank lines
 	MaxRegions = 256
 	// MaxCells bounds rows times regions, and with it the memory of a trace.
 	MaxCells = 8_000_000
@@ -127,6 +128,8 @@ func (p *parser) record() ([]string, error) {
 			return nil, p.fail(0, "longer than %d bytes", MaxLine)
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, fmt.Errorf("replay: trace %s: %w", p.name, err)
+		case p.line > MaxLines:
+			return nil, p.fail(0, "more than %d lines", MaxLines)
 		case p.bytes > MaxBytes:
 			return nil, p.fail(0, "the trace is longer than %d bytes", MaxBytes)
 		}

@@ -51,7 +51,7 @@ func found(t *testing.T, trace *replay.Trace, region string) (windows [][2]float
 }
 
 func TestTwinsHaveTheWindowsAndMeansOfTheFieldStudy(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		twin := Twin(seed)
 		if twin.Marginal.Rows() != 217 || twin.Marginal.Period() != 5*time.Minute {
 			t.Fatalf("seed %d: %d rows every %s", seed, twin.Marginal.Rows(), twin.Marginal.Period())
@@ -90,7 +90,7 @@ func TestMostOfTheSouthernWindowIsExactlyZero(t *testing.T) {
 }
 
 func TestNoValueIsNearTheThreshold(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range uint64(12) {
 		traces, err := Generate(Config{Seed: seed, Sites: MaxSite})
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestNoValueIsNearTheThreshold(t *testing.T) {
 }
 
 func TestSitesHaveTheirSeededWindows(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(8) {
 		traces, err := Generate(Config{Seed: seed, Sites: MaxSite})
 		if err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestReplayReadsWhatIsWritten(t *testing.T) {
 }
 
 func TestAverageStaysBetweenTheMarginalLevels(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		traces, err := Generate(Config{Seed: seed, Sites: 8})
 		if err != nil {
 			t.Fatal(err)
