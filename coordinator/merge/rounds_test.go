@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"girassol.dev/internal/algorithm"
@@ -89,10 +92,10 @@ func TestTheDownlinkDoesNotGrowWithTheSites(t *testing.T) {
 	cfg := configure(l, p)
 	limit := codec.MaxSize(cfg.Downlink, p.Downlink)
 	sizes := map[int]int{}
-	for _, n := range []int{1, 2, 4, 8, 16, 32} {
+	for _, n := range []int{1, 2, 8, 32} {
 		s := randomState(l, 1)
 		R := make([]float32, cfg.Uplink.Len())
-		for round := range uint64(4) {
+		for round := range uint64(2) {
 			_, out := merge(t, s, R, cfg, randomUpdates(t, cfg, n, round))
 			sizes[n] = len(out)
 		}
@@ -109,7 +112,7 @@ func TestTheDownlinkDoesNotGrowWithTheSites(t *testing.T) {
 // The published algorithm diverges at eight sites: what one sends and another
 // does not comes back twice. Here nothing grows.
 func TestResidualsAndMomentumStayBounded(t *testing.T) {
-	l := newLayout(t, spec("w", 40, 52), spec("bias", 40))
+	l := newLayout(t, spec("w", 40, 26), spec("bias", 40))
 	for _, n := range []int{1, 2, 4, 8, 16} {
 		p := lossy[0]
 		cfg := configure(l, p)
@@ -119,15 +122,15 @@ func TestResidualsAndMomentumStayBounded(t *testing.T) {
 		// Random work of unit size per coefficient, whatever the model is.
 		unit := math.Sqrt(float64(cfg.Uplink.Len()))
 		worst := map[string]float64{}
-		for round := range uint64(200) {
+		r := rand.New(rand.NewPCG(uint64(n), 1))
+		g, zero := make([]float32, l.Parameters()), make([]float32, l.Parameters())
+		for range 200 {
 			var updates []Update
-			for i, site := range sites {
-				g := make([]float32, l.Parameters())
-				r := random(round*100+uint64(i), l.Parameters())
+			for _, site := range sites {
 				for j := range g {
-					g[j] = float32(math.Tanh(float64(r[j])))
+					g[j] = float32(r.NormFloat64())
 				}
-				if _, err := site.u.Absorb(g, make([]float32, len(g))); err != nil {
+				if _, err := site.u.Absorb(g, zero); err != nil {
 					t.Fatal(err)
 				}
 				worst["u"] = max(worst["u"], site.u.Norm()/unit)
@@ -144,7 +147,7 @@ func TestResidualsAndMomentumStayBounded(t *testing.T) {
 			worst["m"] = max(worst["m"], math.Sqrt(kernel.SumSquares(s.Momentum))/unit)
 		}
 		t.Logf("%2d sites, largest norms over a round's work: u %.1f, R %.1f, m %.1f", n, worst["u"], worst["R"], worst["m"])
-		// Measured: 1.2, 0.3 and 0.8, the same after 20 rounds as after 200.
+		// Measured: 2.0, 0.4 and 1.3, the same after 20 rounds as after 200.
 		for what, limit := range map[string]float64{"u": 3, "R": 1, "m": 2} {
 			if !(worst[what] < limit) {
 				t.Errorf("%d sites: |%s| reached %.1f times a round's work", n, what, worst[what])
@@ -159,7 +162,7 @@ func TestResidualsAndMomentumStayBounded(t *testing.T) {
 // different models and move 2 % of the way in a round. The model must come near
 // what they want on average; targets that differ leave a floor.
 func TestSparseRoundsConvergeToTheMeanOfTheSites(t *testing.T) {
-	l := newLayout(t, spec("w", 40, 52), spec("bias", 40))
+	l := newLayout(t, spec("w", 40, 26), spec("bias", 40))
 	for _, n := range []int{1, 4} {
 		p := lossy[0]
 		cfg := configure(l, p)
@@ -272,6 +275,10 @@ func TestAFailureHalfWaySaysThatTheStateMustBeRestored(t *testing.T) {
 }
 
 func TestMemoryDoesNotDependOnTheSites(t *testing.T) {
+	info, ok := debug.ReadBuildInfo()
+	if ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
+		t.Skip("the race detector makes sync.Pool forget, so that allocations say nothing")
+	}
 	l := newLayout(t, spec("w", 512, 2048)) // 4 MiB a vector
 	p := parameters(algorithm.DiLoCo, enc(identity, 1, fp32), enc(identity, 1, fp32))
 	cfg := configure(l, p)

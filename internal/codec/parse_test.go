@@ -154,7 +154,7 @@ func sectioned(t *testing.T, l *tensor.Layout, d *Domain, e algorithm.Encoding, 
 }
 
 func TestTensorsAreMatchedByNameNotByPlace(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	for _, e := range allEncodings() {
 		d := NewDomain(l, e.Transform)
 		x, aux := heavy(1, d.Len()), auxFor(l, 1)
@@ -174,7 +174,7 @@ func TestTensorsAreMatchedByNameNotByPlace(t *testing.T) {
 }
 
 func TestSectionsThatDoNotFitAreRefused(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	e := encoding(algorithm.DCT64, 16, algorithm.TwoBit)
 	d := NewDomain(l, e.Transform)
 	b, good := sectioned(t, l, d, e, heavy(1, d.Len()), auxFor(l, 1))
@@ -234,7 +234,7 @@ func TestSectionsThatDoNotFitAreRefused(t *testing.T) {
 }
 
 func TestPayloadWithoutSectionsMustNameItsLayout(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	e := encoding(algorithm.DCT64, 16, algorithm.TwoBit)
 	d := NewDomain(l, e.Transform)
 	b := encode(t, d, e, heavy(1, d.Len()), auxFor(l, 1))

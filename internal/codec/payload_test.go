@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -21,7 +22,7 @@ func encoding(tr algorithm.Transform, keep int, v algorithm.Values) algorithm.En
 
 func allEncodings() (out []algorithm.Encoding) {
 	for _, tr := range []algorithm.Transform{algorithm.Identity, algorithm.DCT64} {
-		for _, keep := range []int{1, 2, 16, 4096} {
+		for _, keep := range []int{1, 16, 4096} {
 			for _, v := range allValues {
 				out = append(out, encoding(tr, keep, v))
 			}
@@ -95,7 +96,7 @@ func TestPayloadComesBackAsSent(t *testing.T) {
 }
 
 func TestSmallTensorsAreNeverCut(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	e := encoding(algorithm.DCT64, 4096, algorithm.TwoBit)
 	d := NewDomain(l, e.Transform)
 	x := make([]float32, d.Len())
@@ -185,7 +186,7 @@ type failing struct{ err error }
 func (f failing) ReadAt([]byte, int64) (int, error) { return 0, f.err }
 
 func TestReadFailureIsNotTheSendersFault(t *testing.T) {
-	d := NewDomain(mixedLayout(t), algorithm.DCT64)
+	d := NewDomain(smallLayout(t), algorithm.DCT64)
 	e := encoding(algorithm.DCT64, 16, algorithm.TwoBit)
 	broken := errors.New("disk on fire")
 	_, err := Parse(d, e, failing{broken}, 1000, nil)
@@ -222,7 +223,7 @@ func TestBytesThatChangeAfterParseAreNoticed(t *testing.T) {
 }
 
 func TestEncodeRefusesWhatIsNotFinite(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	for _, e := range allEncodings() {
 		d := NewDomain(l, e.Transform)
 		x := heavy(1, d.Len())
@@ -241,7 +242,7 @@ func TestEncodeRefusesWhatIsNotFinite(t *testing.T) {
 }
 
 func TestEncodeReportsTheWriter(t *testing.T) {
-	l := mixedLayout(t)
+	l := smallLayout(t)
 	d := NewDomain(l, algorithm.Identity)
 	r, w := io.Pipe()
 	full := errors.New("no space left")
@@ -252,7 +253,10 @@ func TestEncodeReportsTheWriter(t *testing.T) {
 }
 
 func TestDensePayloadIsReadInBoundedMemory(t *testing.T) {
-	const n = 6 << 20 // 24 MiB as fp32
+	if raceDetector() {
+		t.Skip("the race detector makes sync.Pool forget, so that allocations say nothing")
+	}
+	const n = 3 << 20 // 12 MiB as fp32
 	l := newLayout(t, param("w", 2, n/2))
 	d := NewDomain(l, algorithm.Identity)
 	e := encoding(algorithm.Identity, 1, algorithm.FP32)
@@ -279,10 +283,15 @@ func TestDensePayloadIsReadInBoundedMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	allocated := after.TotalAlloc - before.TotalAlloc
 	t.Logf("encoding, parsing and adding %d bytes allocated %d", size, allocated)
-	if allocated > 8<<20 {
-		t.Errorf("%d bytes allocated, want at most 8 MiB", allocated)
+	if allocated > 4<<20 {
+		t.Errorf("%d bytes allocated, want at most 4 MiB", allocated)
 	}
 	if !slices.Equal(dst, x) {
 		t.Error("differs")
 	}
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
 }
