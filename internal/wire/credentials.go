@@ -96,6 +96,10 @@ func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 		Certificates: []tls.Certificate{files.certificate},
 		ClientCAs:    files.authorities,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			_, _, err := identity(s.VerifiedChains[0][0])
+			return err
+		},
 	}).ServerHandshake(conn)
 	if err != nil {
 		return nil, nil, c.explain(err, conn.RemoteAddr().String())
@@ -164,7 +168,7 @@ func (c linkCredentials) explain(err error, peer string) error {
 	case errors.As(err, &notTLS):
 		return fmt.Errorf("wire: %s %s does not speak TLS: start it with certificate, key and CA files, or leave them out here: %w", whose, peer, err)
 	case isAlert(err):
-		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date and from the CA that the peer trusts: %w", whose, peer, c.options.CertFile, err)
+		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date, from the CA that the peer trusts, and name one site at most: %w", whose, peer, c.options.CertFile, err)
 	case strings.Contains(err.Error(), "didn't provide a certificate"):
 		return fmt.Errorf("wire: client %s has no certificate: start it with certificate, key and CA files: %w", peer, err)
 	}

@@ -72,28 +72,26 @@ func TestTLSOptionsThatCannotWorkAreReportedAtOnce(t *testing.T) {
 func TestMutualTLSProvesTheSite(t *testing.T) {
 	a := newAuthority(t)
 	serverOptions := a.issue(t, "coordinator", forHosts("coordinator.example.org", net.IPv4(127, 0, 0, 1)))
-	type identity struct {
+	type proof struct {
 		federation, site string
 		ok, secure       bool
 	}
-	seen := make(chan identity, 1)
+	seen := make(chan proof, 1)
 	l := listen(t, serverOptions)
 	serve(t, &fleet{session: func(ctx context.Context) error {
 		f, s, ok := PeerIdentity(ctx)
-		seen <- identity{f, s, ok, Authenticated(ctx)}
+		seen <- proof{f, s, ok, Authenticated(ctx)}
 		return nil
 	}}, l, ServerOptions(serverOptions)...)
 
 	for name, c := range map[string]struct {
 		uris []string
-		want identity
+		want proof
 	}{
-		"site":            {[]string{"spiffe://demo/site/lisboa"}, identity{"demo", "lisboa", true, true}},
-		"site and others": {[]string{"https://example.org/site/x", "spiffe://demo/site/porto"}, identity{"demo", "porto", true, true}},
-		"two sites":       {[]string{"spiffe://demo/site/lisboa", "spiffe://demo/site/porto"}, identity{"", "", false, true}},
-		"no site":         {[]string{"spiffe://demo/operator"}, identity{"", "", false, true}},
-		"deeper path":     {[]string{"spiffe://demo/site/lisboa/node"}, identity{"", "", false, true}},
-		"no URI":          {nil, identity{"", "", false, true}},
+		"site":            {[]string{"spiffe://demo/site/lisboa"}, proof{"demo", "lisboa", true, true}},
+		"site and others": {[]string{"https://example.org/site/x", "spiffe://demo/site/porto"}, proof{"demo", "porto", true, true}},
+		"no site":         {[]string{"spiffe://demo/operator"}, proof{"", "", false, true}},
+		"no URI":          {nil, proof{"", "", false, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dial(t, l.Addr().String(), a.issue(t, "client", forURIs(c.uris...)))
@@ -104,6 +102,27 @@ func TestMutualTLSProvesTheSite(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestCertificatesThatCouldPassForAnotherAreRefused(t *testing.T) {
+	a := newAuthority(t)
+	serverOptions := a.issue(t, "coordinator", forHosts("x", net.IPv4(127, 0, 0, 1)))
+	l := listen(t, serverOptions)
+	serve(t, &fleet{session: func(context.Context) error { return nil }}, l, ServerOptions(serverOptions)...)
+	for name, uris := range map[string][]string{
+		"two sites":     {"spiffe://demo/site/lisboa", "spiffe://demo/site/porto"},
+		"site and role": {"spiffe://demo/operator", "spiffe://demo/site/porto"},
+		"deeper path":   {"spiffe://demo/site/lisboa/node"},
+		"no name":       {"spiffe://demo/site/"},
+		"only site":     {"spiffe://demo/site"},
+		"prefix":        {"spiffe://demo/sites"},
+		"no federation": {"spiffe:///site/lisboa"},
+	} {
+		err := hello(t.Context(), dial(t, l.Addr().String(), a.issue(t, "client", forURIs(uris...))))
+		if err == nil || !strings.Contains(err.Error(), "client.pem") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
