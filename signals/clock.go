@@ -69,11 +69,11 @@ func (v *Virtual) Real(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	real := math.Ceil(float64(d)/v.speed) + math.Ceil(1/v.speed)
-	if real >= math.MaxInt64 {
+	ticks := math.Ceil(float64(d)/v.speed) + math.Ceil(1/v.speed)
+	if ticks >= math.MaxInt64 {
 		return math.MaxInt64
 	}
-	return time.Duration(real)
+	return time.Duration(ticks)
 }
 
 // NewTimer fires when d of virtual time have passed.

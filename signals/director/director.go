@@ -99,7 +99,7 @@ type Config struct {
 
 // Director runs the windows of one federation.
 type Director struct {
-	Config
+	config  Config
 	sites   map[string]*site
 	order   []*site
 	metrics *metrics
@@ -122,7 +122,7 @@ func New(c Config) (*Director, error) {
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}
-	d := &Director{Config: c, sites: map[string]*site{}}
+	d := &Director{config: c, sites: map[string]*site{}}
 	for _, s := range c.Sites {
 		switch {
 		case s.Name == "":
@@ -153,16 +153,16 @@ func New(c Config) (*Director, error) {
 // Run directs all sites until ctx ends; it is called once. It returns when all
 // its goroutines have.
 func (d *Director) Run(ctx context.Context) error {
-	if d.Registerer != nil {
-		defer d.Registerer.Unregister(d.metrics)
+	if d.config.Registerer != nil {
+		defer d.config.Registerer.Unregister(d.metrics)
 	}
-	if d.Store != nil {
-		states, err := d.Store.Load()
+	if d.config.Store != nil {
+		states, err := d.config.Store.Load()
 		if err != nil {
 			// Training must not wait for a file: the sites concerned begin
 			// without their timers.
-			d.Log.Error("window states could not all be read, their timers start anew",
-				"federation", d.Federation, "error", err)
+			d.config.Log.Error("window states could not all be read, their timers start anew",
+				"federation", d.config.Federation, "error", err)
 		}
 		for name, state := range states {
 			if s := d.sites[name]; s != nil {
@@ -201,7 +201,7 @@ type Explanation struct {
 func (d *Director) Explain(name string) (Explanation, error) {
 	s := d.sites[name]
 	if s == nil {
-		return Explanation{}, fmt.Errorf("director: federation %s has no site %s", d.Federation, name)
+		return Explanation{}, fmt.Errorf("director: federation %s has no site %s", d.config.Federation, name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

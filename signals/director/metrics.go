@@ -19,7 +19,7 @@ type metrics struct {
 }
 
 func newMetrics(d *Director) *metrics {
-	federation := prometheus.Labels{"federation": d.Federation}
+	federation := prometheus.Labels{"federation": d.config.Federation}
 	gauge := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("girassol_signal_"+name, help, []string{"site"}, federation)
 	}
@@ -63,7 +63,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.counters() {
 		c.Collect(ch)
 	}
-	now := m.director.Clock.Now()
+	now := m.director.config.Clock.Now()
 	for _, s := range m.director.order {
 		s.mu.Lock()
 		e := s.shown

@@ -47,7 +47,7 @@ func (s *site) poll(ctx context.Context) {
 	period := unknownPeriod
 	failures := 0
 	for {
-		call, cancel := context.WithTimeout(ctx, s.director.CallTimeout)
+		call, cancel := context.WithTimeout(ctx, s.director.config.CallTimeout)
 		r, err := s.Source.Latest(call)
 		cancel()
 		p := poll{err: err}
@@ -68,13 +68,13 @@ func (s *site) poll(ctx context.Context) {
 		switch {
 		case failures == 0:
 			// A point that came late will be followed by another late one.
-			wait = max(newest.Add(period).Sub(s.director.Clock.Now()), period/2)
+			wait = max(newest.Add(period).Sub(s.director.config.Clock.Now()), period/2)
 		case err == nil:
 			wait = s.jitter(backoff(failures, max(firstRetry, period/10), period))
 		default:
 			wait = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
 		}
-		timer := s.director.Clock.NewTimer(wait)
+		timer := s.director.config.Clock.NewTimer(wait)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():
@@ -98,7 +98,7 @@ func backoff(failures int, first, most time.Duration) time.Duration {
 // jitter spreads waits by a fifth to both sides, so that sites and
 // coordinators do not call in step.
 func (s *site) jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*s.director.Random()))
+	return time.Duration(float64(d) * (0.8 + 0.4*s.director.config.Random()))
 }
 
 // decide lets the window decide at each answer of the source and whenever the
@@ -106,7 +106,7 @@ func (s *site) jitter(d time.Duration) time.Duration {
 func (s *site) decide(ctx context.Context) {
 	// The first answer is waited for, or a restart would show a moment of an
 	// unknown signal; but not for ever.
-	first := time.NewTimer(s.director.CallTimeout + time.Second)
+	first := time.NewTimer(s.director.config.CallTimeout + time.Second)
 	defer first.Stop()
 	var wake signals.Timer
 	var wakeC <-chan time.Time
@@ -130,7 +130,7 @@ func (s *site) decide(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		now := s.director.Clock.Now()
+		now := s.director.config.Clock.Now()
 		state, d := window.Decide(s.Policy, s.state, p.reading, now)
 		s.save(state)
 		w := wish(state, d, now)
@@ -154,7 +154,7 @@ func (s *site) decide(ctx context.Context) {
 		}
 		wake, wakeC = nil, nil
 		if !d.NextChange.IsZero() {
-			wake = s.director.Clock.NewTimer(d.NextChange.Sub(now))
+			wake = s.director.config.Clock.NewTimer(d.NextChange.Sub(now))
 			wakeC = wake.C()
 		}
 	}
@@ -190,11 +190,11 @@ func (s *site) post(w Wish) {
 func (s *site) save(state window.State) {
 	changed := !reflect.DeepEqual(state, s.state)
 	s.state = state
-	if s.director.Store == nil || !changed {
+	if s.director.config.Store == nil || !changed {
 		return
 	}
 	text := ""
-	if err := s.director.Store.Save(s.Name, state); err != nil {
+	if err := s.director.config.Store.Save(s.Name, state); err != nil {
 		text = err.Error()
 	}
 	s.failure(func(e *Explanation) *string { return &e.StoreError }, text, "window state could not be saved")
@@ -248,8 +248,8 @@ func (s *site) send(ctx context.Context) {
 			return
 		}
 		for failures := 1; ; failures++ {
-			call, cancel := context.WithTimeout(ctx, s.director.CallTimeout)
-			err := s.director.Membership.SetMembership(call, s.Name, w)
+			call, cancel := context.WithTimeout(ctx, s.director.config.CallTimeout)
+			err := s.director.config.Membership.SetMembership(call, s.Name, w)
 			cancel()
 			if err == nil {
 				break

@@ -126,7 +126,7 @@ func (f *Files) Save(site string, s window.State) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(temp.Name())
+			err = errors.Join(err, os.Remove(temp.Name()))
 		}
 	}()
 	_, err = temp.Write(append(raw, '\n'))

@@ -165,7 +165,7 @@ func Generate(c Config) (Traces, error) {
 // another.
 func random(seed uint64, name, use string) *rand.Rand {
 	h := fnv.New64a()
-	h.Write([]byte(use + "/" + name))
+	_, _ = h.Write([]byte(use + "/" + name))
 	return rand.New(rand.NewPCG(seed, h.Sum64()))
 }
 
