@@ -43,7 +43,10 @@ func header(s *coordinatorv1.FederationStatus, width int) []string {
 		lines = append(lines, breakAt(parts, "   ", "  ", width)...)
 	}
 	if e := s.GetEvents(); e.GetState() == "Disconnected" || e.GetPending() > 0 || (e.GetState() == "Connected" && e.GetMessage() != "") {
-		line := fmt.Sprintf("events: %s, %d wait", strings.ToLower(clean(e.GetState())), e.GetPending())
+		line := "events: " + strings.ToLower(clean(e.GetState()))
+		if e.GetPending() > 0 {
+			line += fmt.Sprintf(", %d wait", e.GetPending())
+		}
 		if m := clean(e.GetMessage()); m != "" {
 			line += ": " + m
 		}

@@ -165,13 +165,13 @@ func TestMembershipCommandsSayWhatIsInForce(t *testing.T) {
 		want   string
 		sent   *coordinatorv1.SetMembershipRequest
 	}{
-		{"drain lisboa --deadline 90s --reason maintenance", nil, "lisboa: drained, out within 1m30s (Requested: maintenance)\n",
+		{"drain lisboa --deadline 90s --reason maintenance", nil, "lisboa: drain in force, out within 1m30s (Requested: maintenance)\n",
 			&coordinatorv1.SetMembershipRequest{Site: "lisboa", Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN, DeadlineMs: 90_000, Message: "maintenance"}},
-		{"drain lisboa", &coordinatorv1.SetMembershipResponse{Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN}, "lisboa: was drained already\n",
+		{"drain lisboa", &coordinatorv1.SetMembershipResponse{Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN}, "lisboa: drain was in force already\n",
 			&coordinatorv1.SetMembershipRequest{Site: "lisboa", Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN}},
-		{"exclude porto", nil, "porto: excluded (Requested)\n",
+		{"exclude porto", nil, "porto: exclusion in force (Requested)\n",
 			&coordinatorv1.SetMembershipRequest{Site: "porto", Membership: coordinatorv1.Membership_MEMBERSHIP_EXCLUDE}},
-		{"admit porto", &coordinatorv1.SetMembershipResponse{Changed: true, Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN, Reason: "WaitingForEnergy", Message: "655 gCO2/kWh"}, "porto: stays drained (WaitingForEnergy: 655 gCO2/kWh)\n",
+		{"admit porto", &coordinatorv1.SetMembershipResponse{Changed: true, Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN, Reason: "WaitingForEnergy", Message: "655 gCO2/kWh"}, "porto: drain stays in force (WaitingForEnergy: 655 gCO2/kWh)\n",
 			&coordinatorv1.SetMembershipRequest{Site: "porto", Membership: coordinatorv1.Membership_MEMBERSHIP_ADMIT}},
 	} {
 		a.answer = c.answer

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -82,9 +81,9 @@ func (o *options) setMembership(cmd *cobra.Command, req *coordinatorv1.SetMember
 // membershipText says what is in force now; that need not be what was asked for.
 func membershipText(req *coordinatorv1.SetMembershipRequest, resp *coordinatorv1.SetMembershipResponse) string {
 	text := map[coordinatorv1.Membership]string{
-		coordinatorv1.Membership_MEMBERSHIP_ADMIT:   "admitted",
-		coordinatorv1.Membership_MEMBERSHIP_DRAIN:   "drained",
-		coordinatorv1.Membership_MEMBERSHIP_EXCLUDE: "excluded",
+		coordinatorv1.Membership_MEMBERSHIP_ADMIT:   "admission",
+		coordinatorv1.Membership_MEMBERSHIP_DRAIN:   "drain",
+		coordinatorv1.Membership_MEMBERSHIP_EXCLUDE: "exclusion",
 	}
 	inForce := resp.GetMembership()
 	if inForce == coordinatorv1.Membership_MEMBERSHIP_UNSPECIFIED {
@@ -93,11 +92,11 @@ func membershipText(req *coordinatorv1.SetMembershipRequest, resp *coordinatorv1
 	line := req.GetSite() + ": "
 	switch {
 	case inForce != req.GetMembership():
-		line += "stays " + text[inForce]
+		line += text[inForce] + " stays in force"
 	case !resp.GetChanged():
-		line += "was " + text[inForce] + " already"
+		line += text[inForce] + " was in force already"
 	default:
-		line += text[inForce]
+		line += text[inForce] + " in force"
 		if ms := req.GetDeadlineMs(); ms > 0 {
 			line += fmt.Sprintf(", out within %s", time.Duration(ms)*time.Millisecond)
 		}
@@ -125,5 +124,5 @@ func unknownSite(ctx context.Context, c coordinatorv1.AdminClient, site string, 
 	if len(names) == 0 {
 		return fmt.Errorf("no site %q: federation %s has no sites yet", site, s.GetFederation())
 	}
-	return errors.New("no site " + fmt.Sprintf("%q", site) + ": federation " + s.GetFederation() + " has " + strings.Join(names, ", "))
+	return fmt.Errorf("no site %q: federation %s has %s", site, s.GetFederation(), strings.Join(names, ", "))
 }
