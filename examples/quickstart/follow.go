@@ -131,7 +131,11 @@ func (r *runner) take(s *coordinatorv1.FederationStatus) error {
 	}
 	r.status = s
 	r.rates.See(s, now)
-	return r.record(r.differ.Next(s, r.clock.at(now), now)...)
+	virtual := r.clock.at(now)
+	if end := plan.End(r.run.Start); virtual.After(end) {
+		virtual = end // what happens while all are asked to end
+	}
+	return r.record(r.differ.Next(s, virtual, now)...)
 }
 
 // revive starts a child that ended by itself again, as a node's supervisor

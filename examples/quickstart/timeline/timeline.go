@@ -23,7 +23,7 @@ const (
 	KindEvaluation Kind = "evaluation"
 	// KindProgress: running totals, at most one in five virtual minutes.
 	KindProgress Kind = "progress"
-	// KindPhase: the federation's phase or reason changed.
+	// KindPhase: the federation's phase changed.
 	KindPhase Kind = "phase"
 	// KindStop: the run stopped or ended.
 	KindStop Kind = "stop"
