@@ -5,8 +5,40 @@
 //
 //	Waiting -> Collecting -> Committing -> Waiting ... -> Completed | Failed
 //
-// It must not know how messages travel, what an update contains, how it is
-// merged or where time comes from. Its scenario files are under testdata.
+// What moves it (everything else leaves the state as it is):
+//
+//	from        to          when
+//	Waiting     Collecting  there is a model, no pause, MinSites sites are ready, and either
+//	                        nobody is missing and the round before was not void, or Join
+//	                        (first round) or Settle (later ones) is over
+//	Collecting  Committing  nothing more is to come or the deadline is there, and MinSites
+//	                        sites have an accepted update
+//	Collecting  Waiting     the same with fewer: the round is void
+//	Collecting  Failed      the same, MaxConsecutiveVoid times in a row
+//	Committing  Waiting     Committed, or CommitFailed: void
+//	Committing  Completed   Committed for the Total-th time
+//	Committing  Failed      CommitFailed, MaxConsecutiveVoid times in a row
+//	any         Failed      Fail, unless the run is Completed
+//
+// And a member's part in the round at work:
+//
+//	from      to        when
+//	none      pending   a grant: at the start, or later for what is left of the span, if a
+//	                    step of its fits
+//	pending   accepted  Accepted
+//	pending   declined  Refused, or READY with nothing to report
+//	pending   none      a newer session is READY without work for the round: the process is
+//	                    new or the grant was lost; it may be granted the rest
+//	pending   expired   its drain or leave is over time, its site is excluded, or the round
+//	                    closes without it
+//	accepted  expired   its site is excluded before the merge
+//
+// A pending member without its session is waited for until the others should be
+// done, and at least for Settle; its update counts for as long as the round is
+// open. A pending member that is connected is waited for until the deadline.
+//
+// The machine must not know how messages travel, what an update contains, how it
+// is merged or where time comes from. Its scenario files are under testdata.
 package round
 
 import (
@@ -31,7 +63,8 @@ type Config struct {
 	Collect time.Duration
 	// Join is how long the first round waits for all admitted sites.
 	Join time.Duration
-	// Settle is how long a later round waits for the members of the one before.
+	// Settle is how long a later round waits for the members of the one before, the
+	// pause after a void round, and the least that a lost member has to reconnect.
 	Settle time.Duration
 	// Grace is the default span of a drain.
 	Grace time.Duration

@@ -82,12 +82,11 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 	mb.epoch, mb.connected, mb.state, mb.detail, mb.waits = epoch, true, MemberBusy, "", ""
 	mb.leaving, mb.lostReason = time.Time{}, ""
 	var out []Action
-	if sh := m.shares[name]; sh != nil {
+	if sh := m.shares[name]; sh != nil && sh.outcome == pending {
 		m.away(now, mb, sh)
-		if by := m.sites[siteName].drainBy; sh.outcome == pending && now.Before(by) {
+		if s := m.sites[siteName]; now.Before(s.drainBy) {
 			// The session before may not have heard of the drain.
-			s := m.sites[siteName]
-			out = append(out, DrainMember{Member: name, Deadline: by, Reason: s.reason, Message: s.message})
+			out = append(out, DrainMember{Member: name, Deadline: s.drainBy, Reason: s.reason, Message: s.message})
 		}
 	}
 	return m.settle(now, out), nil

@@ -70,8 +70,14 @@ func TestAnyOrderOfInputs(t *testing.T) {
 				}
 				w.do(t, func(m *Machine) []Action { return m.Heard(w.now, name, epoch, r) })
 			},
-			"update":        w.update,
-			"another":       w.update,
+			"update":  w.update,
+			"another": w.update,
+			// The caller is late: an update comes after Next without a Tick.
+			"late update": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
+				w.update(t)
+				w.do(t, func(m *Machine) []Action { return m.Tick(w.now) })
+			},
 			"committed":     func(t *rapid.T) { w.do(t, func(m *Machine) []Action { return m.Committed(w.now) }) },
 			"commit failed": w.commitFailed,
 		})
@@ -291,6 +297,9 @@ func (w *world) update(t *rapid.T) {
 		t.Fatalf("%s: a second update of round %d is expected", name, round)
 	case !w.m.Working(name):
 		t.Fatalf("%s: an update is expected of a member that does not work", name)
+	}
+	if by, drains := w.drainBy[siteOf(name)]; drains && !w.now.Before(by) {
+		t.Fatalf("%s: an update is expected past its drain's deadline", name)
 	}
 	if rapid.IntRange(0, 3).Draw(t, "bad") == 0 {
 		w.do(t, func(m *Machine) []Action { return m.Refused(w.now, name, round) })

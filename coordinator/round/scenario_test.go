@@ -28,6 +28,9 @@ import (
 // An unknown epoch is the member's newest; an unknown round is the one at work.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		if strings.HasPrefix(path, "testdata/rapid/") {
+			return // the property test's record of a failure
+		}
 		s := &scenario{epochs: map[string]uint64{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			out := s.run(t, d)

@@ -119,7 +119,7 @@ func (m *Machine) grantRest(now time.Time) []Action {
 		if need == 0 {
 			need = m.span / 5 // unknown speed: ask for a fair rest
 		}
-		if m.shares[mb.name] == nil && left > 0 && left >= need {
+		if m.shares[mb.name] == nil && left >= need {
 			fit = append(fit, mb)
 		}
 	}
