@@ -190,3 +190,32 @@ func TestProgressOfATaskThatIsOverMeansAbort(t *testing.T) {
 		t.Error("an aborted task was posted")
 	}
 }
+
+func TestSeedThatIsRefusedDoesNotKeepTheTrainerFromItsTasks(t *testing.T) {
+	for _, status := range []int{http.StatusConflict, http.StatusBadRequest} {
+		taken := make(chan struct{})
+		s := &script{posts: make(chan string, 10)}
+		c := agent(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				w.WriteHeader(status)
+				put(w, trainerv1.Problem{Error: "no"})
+				return
+			}
+			s.ServeHTTP(w, r)
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- Loop{
+				Client: c, Wait: time.Minute, Seed: func() (string, error) { return "/elsewhere/seed", nil },
+				Handle: func(context.Context, trainerv1.Task, Report) (trainerv1.Result, error) {
+					close(taken)
+					return trainerv1.Result{}, ErrAborted
+				},
+			}.Run(ctx)
+		}()
+		<-taken
+		cancel()
+		<-done
+	}
+}

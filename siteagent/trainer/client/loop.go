@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -84,18 +83,32 @@ func newPause() *backoff.ExponentialBackOff {
 
 func (l Loop) next(ctx context.Context) (*trainerv1.Task, error) {
 	if l.Seed != nil {
-		path, err := l.Seed()
-		if err != nil {
-			return nil, fmt.Errorf("first weights: %w", err)
-		}
-		switch err := l.Client.Seed(ctx, path); {
-		case err == nil:
-			l.Log.Info("offered the first weights", "path", path)
-		case !Refused(err, http.StatusConflict):
+		if err := l.offer(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return l.Client.NextTask(ctx, l.Wait)
+}
+
+// offer offers the first weights. Only an agent that is away is an error: a
+// trainer that cannot seed can still train what another has seeded.
+func (l Loop) offer(ctx context.Context) error {
+	path, err := l.Seed()
+	if err != nil {
+		l.Log.Warn("no first weights to offer", "error", err)
+		return nil
+	}
+	err = l.Client.Seed(ctx, path)
+	switch status := (*StatusError)(nil); {
+	case err == nil:
+		l.Log.Info("offered the first weights", "path", path)
+	case Refused(err, http.StatusConflict): // not wanted now
+	case errors.As(err, &status):
+		l.Log.Warn("first weights refused", "path", path, "error", err)
+	default:
+		return err
+	}
+	return nil
 }
 
 // work does one task and posts its end.

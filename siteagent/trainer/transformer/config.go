@@ -16,9 +16,10 @@ import (
 // Vocabulary: one token is one byte.
 const Vocabulary = 256
 
-// initStd of embeddings and of linear layers, as in GPT-2; layers that end in
-// the residual stream get it divided by sqrt(2*Layers).
-const initStd = 0.02
+// initGain over sqrt(Dim) is the standard deviation of fresh weights: of 0.02 to
+// 0.3 at Dim 64, 0.06 learned fastest. Layers that end in the residual stream
+// get it divided by sqrt(2*Layers), as in GPT-2.
+const initGain = 0.5
 
 // Config is the shape of the model and of a step. The zero value is not
 // usable; start from DefaultConfig.
@@ -139,14 +140,15 @@ func (c Config) initialise(p params, seed uint64) {
 			w[i] = 1
 		}
 	}
-	residual := initStd / sqrt64(float64(2*c.Layers))
-	normal(p.embed, initStd)
+	std := initGain / sqrt64(float64(c.Dim))
+	residual := std / sqrt64(float64(2*c.Layers))
+	normal(p.embed, std)
 	for _, b := range p.blocks {
 		ones(b.ln1w)
 		ones(b.ln2w)
-		normal(b.qkv, initStd)
+		normal(b.qkv, std)
 		normal(b.proj, residual)
-		normal(b.up, initStd)
+		normal(b.up, std)
 		normal(b.down, residual)
 	}
 	ones(p.lnfw)
