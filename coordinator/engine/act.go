@@ -17,8 +17,10 @@ import (
 	"girassol.dev/internal/tensor"
 )
 
-// act carries out what the round machine asks for.
+// act carries out what the round machine asks for. Every input ends here, so
+// this is also where watchers learn of a change.
 func (e *Engine) act(now time.Time, actions []round.Action) {
+	defer e.changed.notify()
 	if len(actions) > 0 {
 		e.noteRound()
 	}

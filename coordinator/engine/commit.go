@@ -248,7 +248,10 @@ func (e *Engine) announceCommit(man checkpoint.Manifest) {
 // does not change before the next merge, which waits for it.
 func (e *Engine) maybeSnapshot() {
 	m := e.model
-	due := m.version-e.snapshotAt >= e.cfg.SnapshotEvery || e.deltaBytes > 8*int64(m.state.Layout.Parameters())
+	// Recovery should not read more deltas than a whole state; an archive is kept
+	// for reading again, so there only the number counts.
+	due := m.version-e.snapshotAt >= e.cfg.SnapshotEvery ||
+		!e.cfg.ArchiveUpdates && e.deltaBytes > 8*int64(m.state.Layout.Parameters())
 	select {
 	case <-e.snapshot:
 	default:

@@ -177,28 +177,26 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.act(now, e.machine.Tick(now))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	due := now // when the next tick is due, however busy it is until then
 	for e.fatal == nil {
-		timer.Reset(e.nextWake(time.Now()))
+		timer.Reset(time.Until(due))
 		select {
 		case <-ctx.Done():
 			return e.shutdown()
 		case f := <-e.posts:
 			f()
 		case <-timer.C:
-			e.tick(time.Now())
 		}
-		e.changed.notify()
+		if now := time.Now(); !now.Before(due) {
+			e.tick(now)
+			due = now.Add(e.cfg.LossAfter / 4)
+		}
+		if next := e.machine.Next(); !next.IsZero() && next.Before(due) {
+			due = next
+		}
 	}
 	e.closeSessions(v1alpha1.ReasonCommitLogFailed, e.fatal.Error())
 	return fmt.Errorf("federation %s: %w", e.cfg.Federation, e.fatal)
-}
-
-func (e *Engine) nextWake(now time.Time) time.Duration {
-	wait := e.cfg.LossAfter / 4
-	if next := e.machine.Next(); !next.IsZero() {
-		wait = min(wait, next.Sub(now))
-	}
-	return max(wait, time.Millisecond)
 }
 
 func (e *Engine) tick(now time.Time) {

@@ -80,6 +80,8 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 			}
 		case <-s.Done():
 			return f.closed(stream, s)
+		case <-ctx.Done(): // the connection is gone
+			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
