@@ -15,9 +15,11 @@ import (
 	"girassol.dev/api/events"
 )
 
-// eventBlock is how long one XREAD waits; eventBatch how much it takes.
+// eventPoll is how often the stream is read without a wake-up; eventBatch how
+// much one read takes. A blocking read would hold up the agent's end: the client
+// cannot interrupt one.
 const (
-	eventBlock = 5 * time.Second
+	eventPoll  = 2 * time.Second
 	eventBatch = 256
 )
 
@@ -48,65 +50,71 @@ type eventCursor struct {
 func (r *eventReader) run(ctx context.Context) {
 	r.cursor = loadCursor(r.path, r.log)
 	stream := events.Stream(r.federation)
-	// The channel only cuts a wait short; XREAD alone would do.
 	sub := r.redis.Subscribe(ctx, stream)
-	defer sub.Close()
-	wake := sub.Channel()
+	// A lost wake-up costs no more than the poll.
+	wake := sub.Channel(redis.WithChannelSize(1))
+	defer func() {
+		_ = sub.Close()
+		for range wake { // the client's goroutine may be about to send
+		}
+	}()
 	failing := false
 	for ctx.Err() == nil {
-		entries, err := r.read(ctx, stream)
-		if ctx.Err() != nil {
+		n, err := r.read(ctx, stream)
+		wait := eventPoll
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if err != nil {
+		case err != nil:
+			r.metrics.eventErrors.Inc()
 			if !failing {
 				failing = true
 				r.log.Warn("event stream is out of reach; rounds go on without it", "stream", stream, "error", err)
 			}
-			r.metrics.eventErrors.Inc()
-			select {
-			case <-ctx.Done():
-			case <-wake:
-			case <-time.After(r.backoff()):
+			wait = r.backoff()
+		default:
+			r.reset()
+			if failing {
+				failing = false
+				r.log.Info("event stream is back", "stream", stream, "from", r.cursor.ID)
 			}
-			continue
+			if n == eventBatch {
+				wait = 0
+			}
 		}
-		r.reset()
-		if failing {
-			failing = false
-			r.log.Info("event stream is back", "stream", stream, "from", r.cursor.ID)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-t.C:
 		}
-		if len(entries) == 0 {
-			continue
-		}
-		for _, e := range entries {
-			r.take(e)
-		}
-		if err := saveCursor(r.path, r.cursor); err != nil {
-			r.log.Warn("cannot keep the place in the event stream; it is read again after a restart", "error", err)
-		}
+		t.Stop()
 	}
 }
 
-func (r *eventReader) read(ctx context.Context, stream string) ([]redis.XMessage, error) {
+// read takes what has come since the last entry and keeps the new place.
+func (r *eventReader) read(ctx context.Context, stream string) (n int, err error) {
 	from := r.cursor.ID
 	if from == "" {
 		from = "0-0"
 	}
-	res, err := r.redis.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{stream, from}, Count: eventBatch, Block: eventBlock,
-	}).Result()
+	res, err := r.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{stream, from}, Count: eventBatch, Block: -1}).Result()
 	if errors.Is(err, redis.Nil) {
-		return nil, nil
+		return 0, nil
 	}
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	var out []redis.XMessage
 	for _, s := range res {
-		out = append(out, s.Messages...)
+		for _, e := range s.Messages {
+			r.take(e)
+			n++
+		}
 	}
-	return out, nil
+	if err := saveCursor(r.path, r.cursor); err != nil {
+		r.log.Warn("cannot keep the place in the event stream; it is read again after a restart", "error", err)
+	}
+	return n, nil
 }
 
 // take handles one entry once: by term and sequence, because a coordinator may

@@ -174,14 +174,19 @@ func (a *Agent) train(c roundContext, g *grant, files workFiles) (trainer.Outcom
 }
 
 // escalate turns an abort into the trainer's when it was already asked to
-// finish, which a cancelled context cannot say.
+// finish, which a cancelled context cannot say. done waits for it: it must not
+// hit the next round's task.
 func (a *Agent) escalate(c roundContext) (done func()) {
+	over := make(chan struct{})
 	stop := context.AfterFunc(c.work, func() {
-		if cause := context.Cause(c.work); cause != nil {
-			a.cfg.Trainer.Abort(cause.Error())
-		}
+		defer close(over)
+		a.cfg.Trainer.Abort(context.Cause(c.work).Error())
 	})
-	return func() { stop() }
+	return func() {
+		if !stop() {
+			<-over
+		}
+	}
 }
 
 // progress measures the time per step between reports: the first report only

@@ -184,7 +184,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	events, err := connectRedis(o.redis)
+	events, err := connectRedis(o.redis, log)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 	}
 }
 
-func connectRedis(url string) (redis.UniversalClient, error) {
+func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {
 	if url == "" {
 		return nil, nil
 	}
@@ -276,9 +276,19 @@ func connectRedis(url string) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--redis: %w", err)
 	}
-	// The reader has its own pauses between attempts.
-	o.MaxRetries = -1
+	// The reader has its own pauses between attempts, and an unreachable Redis
+	// must not hold up the agent's end.
+	o.MaxRetries, o.DialerRetries, o.DialTimeout = -1, 1, 2*time.Second
+	redis.SetLogger(redisLog{log})
 	return redis.NewClient(o), nil
+}
+
+// redisLog turns the client library's own lines down: the event reader says
+// what matters, once.
+type redisLog struct{ log *slog.Logger }
+
+func (l redisLog) Printf(_ context.Context, format string, v ...any) {
+	l.log.Debug("redis client", "message", fmt.Sprintf(format, v...))
 }
 
 func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {

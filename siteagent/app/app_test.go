@@ -1,0 +1,64 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"girassol.dev/siteagent/agent"
+)
+
+func execute(args ...string) error {
+	cmd := Command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&bytes.Buffer{})
+	cmd.SetErr(&bytes.Buffer{})
+	return cmd.Execute()
+}
+
+func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
+	dir := t.TempDir()
+	base := []string{"--coordinator", "127.0.0.1:1", "--federation", "lm", "--site", "porto", "--data", dir}
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"nothing given":         {nil, "coordinator"},
+		"trainer without --":    {append(base, "python"), `behind "--"`},
+		"log format":            {append(base, "--log-format", "xml"), "--log-format"},
+		"log level":             {append(base, "--log-level", "loud"), "--log-level"},
+		"redis URL":             {append(base, "--redis", "http://x"), "--redis"},
+		"plaintext off machine": {append(base, "--coordinator", "fed.example:7443"), "plaintext"},
+		"socket path too long":  {append(base, "--socket", filepath.Join(dir, strings.Repeat("s", 120))), "socket"},
+		"half of TLS":           {append(base, "--tls-cert", "a.pem"), "wire"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := execute(tc.args...); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("error %v, want one that says %q", err, tc.says)
+			}
+		})
+	}
+}
+
+func TestEachFlagIsExplained(t *testing.T) {
+	Command().Flags().VisitAll(func(f *pflag.Flag) {
+		if len(f.Usage) < 10 {
+			t.Errorf("--%s is explained by %q", f.Name, f.Usage)
+		}
+	})
+}
+
+func TestExitCodeTellsAFencedAgent(t *testing.T) {
+	for want, err := range map[int]error{
+		0: nil, 1: errors.New("x"), FencedExitCode: fmt.Errorf("session: %w", agent.ErrFenced),
+	} {
+		if got := ExitCode(err); got != want {
+			t.Errorf("ExitCode(%v) = %d, want %d", err, got, want)
+		}
+	}
+}
