@@ -19,6 +19,9 @@ func Fill(s Summary, entries []timeline.Entry) Summary {
 	s.Sites = slices.Clone(s.Sites)
 	dropUnknown(&s)
 	s.RanUntil = timeline.End(entries)
+	if s.RanUntil.After(s.End) {
+		s.RanUntil = s.End // what followed was the orderly end
+	}
 	fillRounds(&s, entries)
 	fillSites(&s, entries)
 	fillWire(&s)

@@ -126,7 +126,7 @@ func comparisonChart(s Summary, width float64) string {
 	}
 	rows = append(rows, row{"federation", "dot-run", s.HeldOut.Final})
 	if s.Comparison.Central != nil {
-		rows = append(rows, row{"central, all text", "dot-base", s.Comparison.Central.Loss})
+		rows = append(rows, row{"central", "dot-base", s.Comparison.Central.Loss})
 	}
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for _, r := range rows {

@@ -13,7 +13,7 @@ func windowsChart(s Summary, width float64) string {
 		return ""
 	}
 	const left, right, top, panel, lane, gap = 44.0, 10.0, 22.0, 84.0, 9.0, 34.0
-	row := panel + 2*lane + 8 + gap
+	row := panel + 2*lane + 13 + gap
 	height := top + row*float64(len(s.Sites)) + 22
 	c := newCanvas(width, height, "Electricity and training of each site",
 		"One panel per site over the same virtual hours: marginal carbon intensity, thresholds, open windows and training.")
@@ -62,7 +62,7 @@ func sitePanel(c *canvas, s Summary, site Site, x scale, ticks []float64, y0, pa
 	}
 	for _, t := range ticks {
 		if t <= x.hi+1e-9 {
-			c.line(x.at(t), y0, x.at(t), y0+panel+2*lane+6, "grid")
+			c.line(x.at(t), y0, x.at(t), y0+panel+2*lane+11, "grid")
 		}
 	}
 	c.text(0, y0-8, "start", "panel", site.Name)
@@ -71,9 +71,9 @@ func sitePanel(c *canvas, s Summary, site Site, x scale, ticks []float64, y0, pa
 	c.path(steps(s, site.Trace.Marginal, x, y), "line-intensity")
 	if !s.RanUntil.IsZero() && s.RanUntil.Before(s.End) {
 		a := x.at(max(0, since(s.Start, s.RanUntil)))
-		c.rect(a, y0, max(x.to-a, 0), panel+2*lane+6, "after", "the run had stopped")
+		c.rect(a, y0, max(x.to-a, 0), panel+2*lane+11, "after", "the run had stopped")
 	}
-	l1, l2 := y0+panel+4, y0+panel+4+lane+2
+	l1, l2 := y0+panel+9, y0+panel+9+lane+2
 	c.text(x.from-6, l1+7.5, "end", "lane", "open")
 	c.text(x.from-6, l2+7.5, "end", "lane", "trains")
 	c.rect(x.from, l1, x.to-x.from, lane-1, "track", "")
@@ -150,10 +150,10 @@ func barChart(title, unit string, bars []bar, width float64) string {
 	x, ticks := linear(0, hi, left, width-right, max(2, int((width-left-right)/70)))
 	step := tickStep(ticks)
 	base := height - 36
+	x.hi = hi // the longest bar ends at the edge
 	for _, t := range ticks {
-		if t > hi*1.0001 && t > x.hi*0.999 && len(ticks) > 2 {
-			// the axis may end on a tick beyond the longest bar
-			x.hi = t
+		if t > hi*1.0001 {
+			continue
 		}
 		c.line(x.at(t), top, x.at(t), base, "grid")
 		c.text(x.at(t), base+15, "middle", "tick", tickLabel(t, step))
@@ -187,7 +187,7 @@ func emissionsChart(s Summary, width float64) string {
 	bars = append(bars, bar{label: "all sites", value: kilograms(s.Energy.MarginalKg), size: s.Energy.MarginalKg, class: "bar-run"})
 	for i, b := range s.Energy.Baselines {
 		value := kilograms(b.MarginalKg)
-		bars = append(bars, bar{label: "always on: " + b.Site, value: value, size: b.MarginalKg, class: "bar-base", gapBefore: i == 0})
+		bars = append(bars, bar{label: b.Site + " always on", value: value, size: b.MarginalKg, class: "bar-base", gapBefore: i == 0})
 	}
 	return barChart("Marginal emissions", "kg CO2, marginal", shorten(bars, width), width)
 }
@@ -204,7 +204,7 @@ func energyChart(s Summary, width float64) string {
 	bars = append(bars, bar{label: "all sites", value: kwh(total), size: &total, class: "bar-run"})
 	for i, b := range s.Energy.Baselines {
 		e := b.KWh
-		bars = append(bars, bar{label: "always on: " + b.Site, value: kwh(e), size: &e, class: "bar-base", gapBefore: i == 0})
+		bars = append(bars, bar{label: b.Site + " always on", value: kwh(e), size: &e, class: "bar-base", gapBefore: i == 0})
 	}
 	return barChart("Energy", "kWh", shorten(bars, width), width)
 }

@@ -79,10 +79,10 @@ func lossChart(s Summary, width float64) string {
 
 func legendLoss(c *canvas, width, right, top float64) {
 	xr := width - right
-	c.line(xr-150, top+6, xr-132, top+6, "line-model")
-	c.text(xr-126, top+10, "start", "label", "held-out text")
-	c.dot(xr-141, top+24, 2, "faint-dot", "")
-	c.text(xr-126, top+28, "start", "label", "sites' own training text")
+	c.line(xr-160, top+6, xr-142, top+6, "line-model")
+	c.text(xr-136, top+10, "start", "label", "held-out text")
+	c.dot(xr-151, top+24, 2, "faint-dot", "")
+	c.text(xr-136, top+28, "start", "label", "sites' own training text")
 }
 
 // axes draws grid, ticks and axis titles for a plot whose x axis lies at the

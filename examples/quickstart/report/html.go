@@ -147,7 +147,7 @@ func thresholdText(s Summary) string {
 		if site.EnterBelow == nil || site.LeaveAbove == nil {
 			continue
 		}
-		p := fmt.Sprintf("open below %s, close above %s gCO2/kWh", sig(*site.EnterBelow), sig(*site.LeaveAbove))
+		p := fmt.Sprintf("open below %g, close above %g gCO2/kWh", *site.EnterBelow, *site.LeaveAbove)
 		if !slices.Contains(parts, p) {
 			parts = append(parts, p)
 		}
