@@ -53,3 +53,37 @@ func TestStepBudgetIsKnownWhileTheRoundIsAtWork(t *testing.T) {
 		t.Errorf("%d steps in the round, want 7", got)
 	}
 }
+
+// A caller that is late with its Tick still takes nothing past a deadline.
+func TestNoUpdateIsExpectedPastADeadlineEvenBeforeTheTick(t *testing.T) {
+	start := time.Unix(0, 0)
+	m := New(Config{Sites: []string{"a", "b"}, Train: 10 * time.Second, Collect: 5 * time.Second}, 0, 0, 0, start)
+	m.SetModel(start)
+	for _, site := range []string{"a", "b"} {
+		if _, _, err := m.SetMembership(start, site, Admit, time.Time{}, v1alpha1.ReasonRequested, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Join(start, site+"/n1", site, 1); err != nil {
+			t.Fatal(err)
+		}
+		m.Heard(start, site+"/n1", 1, Report{State: MemberReady})
+	}
+	if _, _, err := m.SetMembership(start, "a", Drain, start.Add(3*time.Second), v1alpha1.ReasonRequested, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		member string
+		after  time.Duration
+		want   bool
+	}{
+		{"a/n1", 3*time.Second - 1, true},
+		{"a/n1", 3 * time.Second, false}, // its drain is over
+		{"b/n1", 15*time.Second - 1, true},
+		{"b/n1", 15 * time.Second, false}, // the round is over
+	} {
+		reason, ok := m.Expecting(start.Add(tc.after), tc.member, 1)
+		if ok != tc.want || !ok && reason != v1alpha1.ReasonStaleRound {
+			t.Errorf("%s after %s: expected %v %q, want %v", tc.member, tc.after, ok, reason, tc.want)
+		}
+	}
+}
