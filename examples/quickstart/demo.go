@@ -157,6 +157,7 @@ type runner struct {
 	status  *coordinatorv1.FederationStatus
 	rates   view.Rates
 	screen  *view.Screen
+	picture []string // the last one before all were asked to end
 	note    string
 
 	address     string
@@ -345,10 +346,8 @@ func (r *runner) stopScreen() {
 	}
 	r.screen.Close()
 	r.screen = nil
-	if r.status != nil { // leave the last picture behind
-		for _, l := range view.Frame(r.model(""), 80, 0, true) {
-			r.say("%s", strings.TrimRight(l, " "))
-		}
+	for _, l := range r.picture { // leave the last one behind
+		r.say("%s", strings.TrimRight(l, " "))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/examples/quickstart/plan"
 	"girassol.dev/examples/quickstart/timeline"
+	"girassol.dev/examples/quickstart/view"
 	"girassol.dev/signals/synthetic"
 )
 
@@ -43,6 +44,10 @@ func (r *runner) follow(ctx context.Context, admin coordinatorv1.AdminClient) er
 	}()
 	defer func() { stopWatch(); <-watched }()
 	why, complete, failure := r.attend(ctx, statuses)
+	if r.status != nil {
+		r.picture = view.Frame(r.model(""), 80, 0, true)
+	}
+	r.note = why + " All are asked to end; Ctrl-C again forces."
 	stopErr := r.shutDown(statuses, admin)
 	r.run.At = r.clock.at(time.Now()).UTC()
 	if end := plan.End(r.run.Start); r.run.At.After(end) {
@@ -180,6 +185,9 @@ func (r *runner) shutDown(statuses <-chan *coordinatorv1.FederationStatus, admin
 func (r *runner) awaitEnd(match func(*child) bool, statuses <-chan *coordinatorv1.FederationStatus) error {
 	deadline := time.NewTimer(stopTimeout)
 	defer deadline.Stop()
+	if r.screen != nil {
+		r.screen.Draw(r.model(r.note))
+	}
 	for len(r.fleet.running(match)) > 0 {
 		select {
 		case s := <-statuses:

@@ -290,7 +290,7 @@ func (p *painter) loss(m Model) {
 func (p *painter) wire(m Model) {
 	s := m.Status
 	text := fmt.Sprintf("%s up, %s down", bytesText(m.BytesUp), bytesText(m.BytesDown))
-	rounds := fmt.Sprintf("%d rounds committed, %d void, %s tokens", s.GetRoundsCommitted(), s.GetRoundsVoid(), count(float64(s.GetCommittedSamples())))
+	rounds := fmt.Sprintf("%d committed, %d void rounds, %s tokens", s.GetRoundsCommitted(), s.GetRoundsVoid(), count(float64(s.GetCommittedSamples())))
 	p.row(p.dim(pad("total", 7))+rounds, "")
 	right := ""
 	if e := s.GetEvents(); e != nil && e.GetState() != "" {
