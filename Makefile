@@ -47,7 +47,7 @@ fuzz: check-go ## Run every fuzz target for FUZZTIME (5s)
 	@for f in $$(git ls-files '*_test.go' | xargs grep -l '^func Fuzz'); do \
 	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]*' $$f | sed 's/func //'); do \
 	    echo "fuzz $$(dirname $$f) $$t"; \
-	    $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+	    $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$$(dirname $$f); \
 	  done; done
 
 .PHONY: bench
