@@ -96,8 +96,7 @@ type world struct {
 	round    uint64          // of the newest grant
 	deadline time.Time       // of that round
 	granted  map[string]bool // "member epoch" in that round
-	accepted map[string]bool // in that round
-	excluded map[string]bool // sites excluded during that round
+	accepted map[string]bool // in that round; false if its site was excluded afterwards
 	drainBy  map[string]time.Time
 	shown    map[string]SiteChanged
 	startBy  time.Time // when a start that is possible must have happened
@@ -120,7 +119,7 @@ func newWorld(t *rapid.T) *world {
 		},
 		now:     time.Unix(1_700_000_000, 0),
 		members: []string{"a/n1", "a/n2", "b/n1", "c/n1"},
-		epochs:  map[string]uint64{}, granted: map[string]bool{}, accepted: map[string]bool{}, excluded: map[string]bool{},
+		epochs:  map[string]uint64{}, granted: map[string]bool{}, accepted: map[string]bool{},
 		drainBy: map[string]time.Time{}, shown: map[string]SiteChanged{},
 	}
 	last := rapid.Uint64Range(0, 9).Draw(t, "last round")
@@ -161,13 +160,12 @@ func (w *world) took(t *rapid.T, a Action) {
 			w.round, w.deadline = a.Round, a.Deadline
 			clear(w.granted)
 			clear(w.accepted)
-			clear(w.excluded)
 		}
 		key := fmt.Sprint(a.Member, " ", w.epochs[a.Member])
 		switch {
 		case w.granted[key]:
 			t.Fatalf("session %s is granted round %d twice", key, a.Round)
-		case w.accepted[a.Member]:
+		case w.reported(a.Member):
 			t.Fatalf("%s has reported and is asked again for round %d", a.Member, a.Round)
 		case w.m.paused || !w.m.hasModel || w.m.sites[site].membership != Admit || !mb.connected:
 			t.Fatalf("%s gets a grant that it must not have", a.Member)
@@ -181,7 +179,7 @@ func (w *world) took(t *rapid.T, a Action) {
 		if a.Round != w.round || !slices.IsSorted(a.Members) {
 			t.Fatalf("%#v in round %d", a, w.round)
 		}
-		want := slices.DeleteFunc(slices.Sorted(maps.Keys(w.accepted)), func(name string) bool { return w.excluded[siteOf(name)] })
+		want := slices.DeleteFunc(slices.Sorted(maps.Keys(w.accepted)), func(name string) bool { return !w.accepted[name] })
 		if !slices.Equal(a.Members, want) {
 			t.Fatalf("commit of %v, accepted were %v", a.Members, want)
 		}
@@ -266,8 +264,10 @@ func (w *world) membership(t *rapid.T, want Membership) {
 				w.drainBy[site] = w.now.Add(w.cfg.Grace)
 			}
 		case Exclude:
-			if w.m.state == Collecting {
-				w.excluded[site] = true
+			for name := range w.accepted {
+				if w.m.state == Collecting && siteOf(name) == site {
+					w.accepted[name] = false
+				}
 			}
 		}
 	}
@@ -293,7 +293,7 @@ func (w *world) update(t *rapid.T) {
 	switch {
 	case round != w.round || w.m.state != Collecting || !w.now.Before(w.deadline):
 		t.Fatalf("%s: an update of round %d is expected in round %d, %s", name, round, w.round, w.m.state)
-	case w.accepted[name]:
+	case w.reported(name):
 		t.Fatalf("%s: a second update of round %d is expected", name, round)
 	case !w.m.Working(name):
 		t.Fatalf("%s: an update is expected of a member that does not work", name)
@@ -366,6 +366,11 @@ func (w *world) check(t *rapid.T) {
 			t.Fatalf("%s is still there past the time by which it leaves", name)
 		}
 	}
+}
+
+func (w *world) reported(member string) bool {
+	_, ok := w.accepted[member]
+	return ok
 }
 
 func siteOf(member string) string { return strings.SplitN(member, "/", 2)[0] }
