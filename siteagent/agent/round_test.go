@@ -253,3 +253,48 @@ func TestATrainersFaultIsToldAndTheNextRoundRuns(t *testing.T) {
 		})
 	}
 }
+
+func TestAVoidRoundsUpdateGoesBackIntoTheResidual(t *testing.T) {
+	c := newCoordinator(t, algorithm.DiLoCo, small)
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	c.tell(c.grant(1, 2, long))
+	c.waitPushes(1)
+	c.tell(&coordinatorv1.Committed{Round: 1, Version: 0, Void: true, Reason: "TooFewUpdates"})
+	c.tell(c.grant(2, 2, long))
+	second := c.waitPushes(2)[1]
+	// Lossless: what is sent is all of u, and so holds the work of both rounds.
+	sent, err := codec.Parse(c.domain, c.params.Uplink, bytes.NewReader(second.payload), int64(len(second.payload)), nil)
+	must(t, err)
+	got := make([]float32, c.domain.Len())
+	must(t, sent.Decode(got))
+	r.stop()
+	want := replica.NewResidual(c.domain)
+	defer want.Close()
+	for range 2 { // both rounds started from theta and did the same
+		_, err := want.Absorb(r.person.start, r.person.end)
+		must(t, err)
+	}
+	for i, v := range want.Vector() {
+		if got[i] != v {
+			t.Fatalf("sent[%d] is %g, want %g", i, got[i], v)
+		}
+	}
+}
+
+func TestAnExcludedMembersWorkIsDropped(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	p := &person{t: t}
+	r := launch(t, c, "", p)
+	c.waitReady(0)
+	c.tell(c.grant(1, 0, long))
+	c.waitBeat("at work", func(h *coordinatorv1.Heartbeat) bool { return h.GetSteps() > 0 })
+	c.tell(&coordinatorv1.Stop{Round: 1, Reason: "Excluded"})
+	c.waitBeat("done with round 1", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY && h.GetRound() == 1
+	})
+	r.stop()
+	if len(c.pushes) != 0 {
+		t.Fatalf("pushed %v", c.pushes[0].header)
+	}
+}

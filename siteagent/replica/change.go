@@ -52,6 +52,7 @@ func (r *Replica) Install(m Manifest, path string) error {
 		r.resolve(&rec, merged, "full pull of version", m.Version)
 	}
 	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.Digest
+	rec.Agreement = nil // there is no delta to measure it on
 	return r.change(rec, changes{snapshot: path})
 }
 
