@@ -146,11 +146,10 @@ func (r *runner) take(s *coordinatorv1.FederationStatus) error {
 // revive starts a child that ended by itself again, as a node's supervisor
 // would.
 func (r *runner) revive(c *child) error {
-	reason := r.fleet.reason(c)
 	if c.restarts == mostRestarts {
-		return fmt.Errorf("%s ended %d times, the last time: %s; see %s", c.name, c.restarts+1, reason, c.log)
+		return fmt.Errorf("%s ended %d times, the last time: %s; see %s", c.name, c.restarts+1, r.fleet.reason(c), c.log)
 	}
-	text := fmt.Sprintf("%s ended and is started again: %s", c.name, reason)
+	text := fmt.Sprintf("%s ended (%s) and is started again, see %s", c.name, r.fleet.how(c), c.log)
 	if r.screen == nil {
 		r.say("%s", text)
 	}

@@ -147,15 +147,19 @@ func (f *fleet) kill() []string {
 	return names
 }
 
-// reason says how a child ended, with the end of its log.
-func (f *fleet) reason(c *child) string {
+// how says in a word how a child ended.
+func (f *fleet) how(c *child) string {
 	f.mu.Lock()
-	err := c.err
-	f.mu.Unlock()
-	how := "ended"
-	if err != nil {
-		how = err.Error()
+	defer f.mu.Unlock()
+	if c.err != nil {
+		return c.err.Error()
 	}
+	return "exit status 0"
+}
+
+// reason is how, with the end of the child's log.
+func (f *fleet) reason(c *child) string {
+	how := f.how(c)
 	if tail := lastLines(c.log, 3); tail != "" {
 		how += ": " + tail
 	}
