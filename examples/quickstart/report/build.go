@@ -66,7 +66,7 @@ func dropUnknown(s *Summary) {
 }
 
 func fillRounds(s *Summary, entries []timeline.Entry) {
-	s.Rounds, s.VoidRounds, s.HeldOut.Points = nil, 0, nil
+	s.Rounds, s.VoidRounds, s.HeldOut.Points, s.RealSeconds = nil, 0, nil, 0
 	var first time.Time
 	for _, e := range entries {
 		switch {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -258,6 +259,17 @@ func TestReportIsOneFileWithoutScripts(t *testing.T) {
 		if strings.Contains(page, bad) {
 			t.Errorf("report lets %q through", bad)
 		}
+	}
+}
+
+func TestFillingTwiceChangesNothing(t *testing.T) {
+	s, entries := fixture(true)
+	once := Fill(s, entries)
+	if twice := Fill(once, entries); !reflect.DeepEqual(once, twice) {
+		t.Errorf("seconds %v and then %v, %d and then %d rounds", once.RealSeconds, twice.RealSeconds, len(once.Rounds), len(twice.Rounds))
+	}
+	if once.RealSeconds != 120 {
+		t.Errorf("the run took %v s, want 120", once.RealSeconds)
 	}
 }
 
