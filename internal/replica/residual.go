@@ -103,19 +103,15 @@ func (r *Residual) Encode(w io.Writer, e algorithm.Encoding, aux codec.Aux) (int
 
 // Settle takes what was sent out of u, once the coordinator has counted it:
 // exactly what the receiver decodes, so a lossless payload leaves zero. An
-// update that was stale or refused is simply not settled.
-func (r *Residual) Settle(sent *codec.Payload) error { return r.add(sent, -1) }
-
-// Restore undoes a Settle, to one rounding of each sent entry: the update had
-// been counted, but its round was void.
-func (r *Residual) Restore(sent *codec.Payload) error { return r.add(sent, 1) }
-
-func (r *Residual) add(p *codec.Payload, w float32) error {
-	if !p.Domain().Equal(r.d) {
+// update that was stale or refused, or whose round was void, is not settled: its
+// work is still in u and goes up again. An error means that the payload could
+// not be read again; u is then partly settled.
+func (r *Residual) Settle(sent *codec.Payload) error {
+	if !sent.Domain().Equal(r.d) {
 		return fmt.Errorf("replica: the payload lives in another domain than the residual")
 	}
-	if err := p.Add(r.u, w); err != nil {
-		return fmt.Errorf("replica: residual: %w", err)
+	if err := sent.Add(r.u, -1); err != nil {
+		return fmt.Errorf("replica: settle: %w", err)
 	}
 	return nil
 }
