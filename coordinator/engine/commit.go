@@ -206,7 +206,7 @@ func (e *Engine) mergeFailed(now time.Time, a round.Commit, err error) {
 		e.act(now, e.machine.CommitFailed(now, v1alpha1.ReasonNothingToMerge, err.Error()))
 		return
 	}
-	e.model.state.Close()
+	e.model.close()
 	if rerr := e.reload(); rerr != nil {
 		e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("after a failed merge (%w) the model cannot be recovered: %w", err, rerr))
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"girassol.dev/coordinator/checkpoint"
@@ -68,7 +69,7 @@ func (e *Engine) reload() error {
 		return fmt.Errorf("federation %s: spec.algorithm: the run was made with %s (transform %s) and cannot go on with %s (transform %s); keep the strategy or start with an empty data folder",
 			e.cfg.Federation, was.Strategy, was.Downlink.Transform, is.Strategy, is.Downlink.Transform)
 	}
-	m := e.newModel(rec.State, rec.Residual)
+	m := e.newModel(rec.State, rec.Residual, e.needsResidual(rec.Commits))
 	m.version = rec.Snapshot.Version
 	e.adopt(rec.Snapshot)
 	e.deltaBytes, e.snapshotAt = 0, m.version
@@ -89,15 +90,30 @@ func (e *Engine) reload() error {
 	return nil
 }
 
-func (e *Engine) newModel(st *tensor.State, residual []float32) *model {
+// needsResidual says whether there is, or will be after a replay, anything that a
+// delta leaves for later. A lossless downlink leaves nothing, and a vector as
+// large as the model would be kept for zeros.
+func (e *Engine) needsResidual(replayed []checkpoint.Manifest) bool {
+	return !e.cfg.Algorithm.Downlink.Lossless() ||
+		slices.ContainsFunc(replayed, func(m checkpoint.Manifest) bool { return !m.Algorithm.Downlink.Lossless() })
+}
+
+func (e *Engine) newModel(st *tensor.State, residual []float32, needed bool) *model {
 	domain := codec.NewDomain(st.Layout, e.cfg.Algorithm.Downlink.Transform)
-	if residual == nil {
+	if residual == nil && needed {
 		residual = tensor.NewVector(domain.Len())
 	}
 	return &model{
 		state: st, residual: residual, domain: domain, layout: st.Layout.Digest(), digest: st.Digest(),
 		merge: merge.Config{Params: e.cfg.Algorithm, Uplink: domain, Downlink: domain},
 	}
+}
+
+// close gives the memory back.
+func (m *model) close() {
+	m.state.Close()
+	tensor.FreeVector(m.residual)
+	m.residual = nil
 }
 
 // replay makes one commit anew: with a lossy downlink by merging the archived
@@ -113,6 +129,7 @@ func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
 		if err != nil {
 			return err
 		}
+		clear(m.residual) // all of it went into this delta
 		return replica.Step(m.state, m.domain, man.Algorithm, p)
 	}
 	archived, _, err := e.store.OpenUpdates(man.Version)

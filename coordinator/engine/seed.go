@@ -109,12 +109,13 @@ func (e *Engine) loadInitial(path string) error {
 
 // adoptSeed makes the first weights version 0, durable before anybody hears of it.
 func (e *Engine) adoptSeed(st *tensor.State, from string) error {
-	m := e.newModel(st, nil)
+	m := e.newModel(st, nil, e.needsResidual(nil))
 	man := checkpoint.Manifest{
 		Version: 0, Kind: checkpoint.KindSeed, Digest: hex.EncodeToString(m.digest[:]), LayoutDigest: hex.EncodeToString(m.layout[:]),
 		Algorithm: e.cfg.Algorithm, Term: e.store.Term(), UnixMilli: time.Now().UnixMilli(),
 	}
 	if err := e.store.WriteSnapshot(0, man, st, m.residual); err != nil {
+		tensor.FreeVector(m.residual)
 		return fmt.Errorf("the first weights cannot be kept: %w", err)
 	}
 	e.model = m

@@ -7,7 +7,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +24,6 @@ import (
 	"girassol.dev/coordinator/engine"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
-	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/wire"
 )
 
@@ -320,11 +319,10 @@ func (f *Fleet) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreaming
 	if req.GetOffset() > uint64(file.size) {
 		return status.Errorf(codes.OutOfRange, "offset %d is behind the end at %d", req.GetOffset(), file.size)
 	}
-	manifest, err := replicaManifest(file.manifest)
+	header, err := pullHeader(file)
 	if err != nil {
-		return status.Error(codes.Internal, err.Error())
+		return err
 	}
-	header := &coordinatorv1.PullHeader{Version: file.manifest.Version, PayloadBytes: uint64(file.size), Manifest: manifest}
 	if err := stream.Send(&coordinatorv1.PullResponse{Header: header}); err != nil {
 		return err
 	}
@@ -333,23 +331,20 @@ func (f *Fleet) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreaming
 	}, file, file.size, int64(req.GetOffset()))
 }
 
-// replicaManifest is the part of a manifest that a replica needs, with the
-// names of checkpoint.Manifest; the rest would outweigh a small delta.
-func replicaManifest(m checkpoint.Manifest) ([]byte, error) {
-	type member struct {
-		UpdateID string `json:"updateID"`
+// pullHeader is the part of a manifest that a replica needs; the rest would
+// outweigh a small delta.
+func pullHeader(f *logFile) (*coordinatorv1.PullHeader, error) {
+	digest, err := hex.DecodeString(f.manifest.Digest)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "version %d has no usable digest", f.manifest.Version)
 	}
-	out := struct {
-		Version   uint64               `json:"version"`
-		Round     uint64               `json:"round"`
-		Digest    string               `json:"digest"`
-		Algorithm algorithm.Parameters `json:"algorithm"`
-		Members   []member             `json:"members"`
-	}{m.Version, m.Round, m.Digest, m.Algorithm, nil}
-	for _, mm := range m.Members {
-		out.Members = append(out.Members, member{mm.UpdateID})
+	h := &coordinatorv1.PullHeader{
+		Version: f.manifest.Version, PayloadBytes: uint64(f.size), Digest: digest, Round: f.manifest.Round, Algorithm: f.manifest.Algorithm.ToProto(),
 	}
-	return json.Marshal(out)
+	for _, m := range f.manifest.Members {
+		h.UpdateIds = append(h.UpdateIds, m.UpdateID)
+	}
+	return h, nil
 }
 
 // logFile is an open file of the commit log.

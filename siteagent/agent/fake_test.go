@@ -2,8 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -19,7 +17,6 @@ import (
 	"girassol.dev/internal/replica"
 	"girassol.dev/internal/tensor"
 	"girassol.dev/internal/wire"
-	sitereplica "girassol.dev/siteagent/replica"
 )
 
 // coordinator is a Fleet service on TCP that does what a test tells it.
@@ -58,7 +55,7 @@ type coordinator struct {
 }
 
 type blob struct {
-	manifest []byte
+	manifest *coordinatorv1.PullHeader
 	data     []byte
 }
 
@@ -138,14 +135,9 @@ func (c *coordinator) wait(what string, cond func() bool) {
 	}
 }
 
-func (c *coordinator) manifest(updates ...string) []byte {
-	m := sitereplica.Manifest{Version: c.version, Round: c.version, Digest: hex.EncodeToString(c.digest[:]), Algorithm: c.params}
-	for _, id := range updates {
-		m.Members = append(m.Members, sitereplica.ManifestMember{UpdateID: id})
-	}
-	b, err := json.Marshal(m)
-	must(c.t, err)
-	return b
+func (c *coordinator) manifest(updates ...string) *coordinatorv1.PullHeader {
+	return &coordinatorv1.PullHeader{Version: c.version, Round: c.version, Digest: append([]byte(nil), c.digest[:]...),
+		Algorithm: c.params.ToProto(), UpdateIds: updates}
 }
 
 func (c *coordinator) takeSnapshot(updates ...string) {

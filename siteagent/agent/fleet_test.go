@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"fmt"
+	"google.golang.org/protobuf/proto"
 	"io"
 	"time"
 
@@ -89,16 +90,14 @@ func (c *coordinator) tokenOK(token string) bool {
 func (c *coordinator) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreamingServer[coordinatorv1.PullResponse]) error {
 	var b blob
 	var broken, known, dead bool
-	var version uint64
 	c.do(func() {
 		if dead = !c.tokenOK(req.GetSessionToken()); dead {
 			return
 		}
 		c.pulls = append(c.pulls, req)
-		b, known, version = c.snapshot, true, c.version
+		b, known = c.snapshot, true
 		if req.GetKind() == coordinatorv1.PullRequest_KIND_DELTA {
 			b, known = c.deltas[req.GetVersion()]
-			version = req.GetVersion()
 		}
 		if c.breakPull > 0 {
 			c.breakPull--
@@ -111,9 +110,9 @@ func (c *coordinator) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStr
 	if !known {
 		return status.Error(codes.NotFound, "pruned")
 	}
-	err := stream.Send(&coordinatorv1.PullResponse{Header: &coordinatorv1.PullHeader{
-		Version: version, PayloadBytes: uint64(len(b.data)), Manifest: b.manifest,
-	}})
+	h := proto.Clone(b.manifest).(*coordinatorv1.PullHeader)
+	h.PayloadBytes = uint64(len(b.data))
+	err := stream.Send(&coordinatorv1.PullResponse{Header: h})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,7 @@ func (a *Agent) pullSnapshot(ctx context.Context) error {
 		return err
 	}
 	a.metrics.fullPulls.Inc()
-	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", m.Digest[:12])
+	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", hex.EncodeToString(m.Digest[:6]))
 	return nil
 }
 
@@ -147,7 +148,7 @@ func (d *download) once(ctx context.Context, s *session) error {
 	if h == nil {
 		return errors.New("agent: a pull begins without its header")
 	}
-	m, err := replica.ParseManifest(h.GetManifest())
+	m, err := replica.ParseManifest(h)
 	if err != nil {
 		return err
 	}

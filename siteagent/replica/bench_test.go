@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"encoding/hex"
 	"io"
 	"log/slog"
 	"os"
@@ -72,7 +71,7 @@ func BenchmarkRound(b *testing.B) {
 			b.Fatal(err)
 		}
 		m := benchManifest(st, params, version+1)
-		m.Members = []ManifestMember{{UpdateID: "u"}}
+		m.UpdateIDs = []string{"u"}
 		b.StartTimer()
 		if err := r.Apply(m, delta); err != nil {
 			b.Fatal(err)
@@ -83,5 +82,5 @@ func BenchmarkRound(b *testing.B) {
 
 func benchManifest(st *tensor.State, params algorithm.Parameters, version uint64) Manifest {
 	d := st.Digest()
-	return Manifest{Version: version, Round: version, Digest: hex.EncodeToString(d[:]), Algorithm: params}
+	return Manifest{Version: version, Round: version, Digest: d, Algorithm: params}
 }

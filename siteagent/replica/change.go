@@ -20,10 +20,7 @@ import (
 // pending update whose commit was passed over counts as merged when it had been
 // accepted, else it stays in u.
 func (r *Replica) Install(m Manifest, path string) error {
-	want, err := m.digest()
-	if err != nil {
-		return err
-	}
+	want := m.Digest
 	f, err := tensor.OpenFile(path)
 	if err != nil {
 		return fmt.Errorf("replica: downloaded state of version %d: %w", m.Version, err)
@@ -51,7 +48,7 @@ func (r *Replica) Install(m Manifest, path string) error {
 		merged := m.lists(u.UpdateID) || m.Version > u.BaseVersion+1 && u.Accepted
 		r.resolve(&rec, merged, "full pull of version", m.Version)
 	}
-	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.Digest
+	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.digestText()
 	rec.Agreement = nil // there is no delta to measure it on
 	return r.change(rec, changes{snapshot: path})
 }
@@ -59,16 +56,13 @@ func (r *Replica) Install(m Manifest, path string) error {
 // Apply steps the replica with a downloaded delta. ErrDiverged leaves it without
 // a state.
 func (r *Replica) Apply(m Manifest, path string) error {
-	want, err := m.digest()
-	if err != nil {
-		return err
-	}
+	want := m.Digest
 	if r.state == nil || m.Version != r.rec.Version+1 {
 		return r.diverged(m, fmt.Sprintf("its delta does not follow version %d", r.rec.Version))
 	}
 	rec := r.rec
 	d := codec.NewDomain(r.state.Layout, m.Algorithm.Downlink.Transform)
-	err = withPayload(path, d, m.Algorithm.Downlink, func(d *codec.Domain, delta *codec.Payload) error {
+	err := withPayload(path, d, m.Algorithm.Downlink, func(d *codec.Domain, delta *codec.Payload) error {
 		if err := replica.Step(r.state, d, m.Algorithm, delta); err != nil {
 			return err
 		}
@@ -86,7 +80,7 @@ func (r *Replica) Apply(m Manifest, path string) error {
 		// Only the commit that follows its base can hold an update.
 		r.resolve(&rec, m.lists(u.UpdateID), "commit of version", m.Version)
 	}
-	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.Digest
+	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.digestText()
 	return r.change(rec, changes{delta: path, algorithm: m.Algorithm})
 }
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -132,16 +133,22 @@ func FuzzReadRecord(f *testing.F) {
 	})
 }
 
-func FuzzParseManifest(f *testing.F) {
-	f.Add([]byte(`{"version":1,"round":2,"digest":"` + string(make([]byte, 64)) + `"}`))
-	f.Add([]byte(`{"crc32c":"00000000","version":1,"members":[{"updateID":"a"}]}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := ParseManifest(b)
-		if err != nil {
-			return
+func TestManifestsWithoutDigestOrAlgorithmAreRefused(t *testing.T) {
+	params, err := algorithm.Defaults(algorithm.DiLoCo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := &coordinatorv1.PullHeader{Version: 1, Digest: make([]byte, 32), Algorithm: params.ToProto()}
+	if _, err := ParseManifest(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string]*coordinatorv1.PullHeader{
+		"nothing":      {},
+		"short digest": {Version: 1, Digest: make([]byte, 31), Algorithm: params.ToProto()},
+		"no algorithm": {Version: 1, Digest: make([]byte, 32)},
+	} {
+		if _, err := ParseManifest(bad); err == nil {
+			t.Errorf("%s: accepted", name)
 		}
-		if _, err := m.digest(); err != nil {
-			t.Fatalf("a manifest without a digest passed: %v", err)
-		}
-	})
+	}
 }

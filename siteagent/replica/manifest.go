@@ -2,54 +2,40 @@ package replica
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
+	"slices"
 
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/internal/algorithm"
 )
 
-// Manifest is what a member needs of a commit's manifest: the JSON that the
-// coordinator's commit log writes and PullHeader carries.
+// Manifest is what a member needs to know of a version.
 type Manifest struct {
-	Version uint64 `json:"version"`
-	Round   uint64 `json:"round"`
-	// Digest of the state at Version, hexadecimal.
-	Digest    string               `json:"digest"`
-	Algorithm algorithm.Parameters `json:"algorithm"`
-	Members   []ManifestMember     `json:"members"`
+	Version uint64
+	Round   uint64
+	// Digest of the state at Version.
+	Digest    [32]byte
+	Algorithm algorithm.Parameters
+	// UpdateIDs that the commit has merged.
+	UpdateIDs []string
 }
 
-// ManifestMember is one member whose update was merged.
-type ManifestMember struct {
-	UpdateID string `json:"updateID"`
-}
-
-// ParseManifest reads a manifest and refuses one without a usable digest.
-func ParseManifest(b []byte) (Manifest, error) {
-	var m Manifest
-	if err := json.Unmarshal(b, &m); err != nil {
-		return m, fmt.Errorf("replica: manifest: %w", err)
+// ParseManifest reads a pull's header and refuses one without a usable digest or
+// algorithm.
+func ParseManifest(h *coordinatorv1.PullHeader) (Manifest, error) {
+	m := Manifest{Version: h.GetVersion(), Round: h.GetRound(), UpdateIDs: h.GetUpdateIds()}
+	if len(h.GetDigest()) != len(m.Digest) {
+		return m, fmt.Errorf("replica: manifest of version %d: a digest of %d bytes is no SHA-256", m.Version, len(h.GetDigest()))
 	}
-	if _, err := m.digest(); err != nil {
-		return m, err
+	copy(m.Digest[:], h.GetDigest())
+	var err error
+	if m.Algorithm, err = algorithm.FromProto(h.GetAlgorithm()); err != nil {
+		return m, fmt.Errorf("replica: manifest of version %d: %w", m.Version, err)
 	}
 	return m, nil
 }
 
-func (m Manifest) digest() (d [32]byte, err error) {
-	b, err := hex.DecodeString(m.Digest)
-	if err != nil || len(b) != len(d) {
-		return d, fmt.Errorf("replica: manifest of version %d: digest %.80q is no SHA-256", m.Version, m.Digest)
-	}
-	return [32]byte(b), nil
-}
+func (m Manifest) digestText() string { return hex.EncodeToString(m.Digest[:]) }
 
 // lists says whether the commit merged the update.
-func (m Manifest) lists(id string) bool {
-	for _, member := range m.Members {
-		if member.UpdateID == id {
-			return true
-		}
-	}
-	return false
-}
+func (m Manifest) lists(id string) bool { return slices.Contains(m.UpdateIDs, id) }

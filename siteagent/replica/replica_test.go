@@ -2,7 +2,6 @@ package replica
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -70,10 +69,8 @@ func (b *bench) random(n int) []float32 {
 
 func (b *bench) manifest(version, round uint64, updates ...string) Manifest {
 	d := b.state.Digest()
-	m := Manifest{Version: version, Round: round, Digest: hex.EncodeToString(d[:]), Algorithm: b.params}
-	for _, id := range updates {
-		m.Members = append(m.Members, ManifestMember{UpdateID: id})
-	}
+	m := Manifest{Version: version, Round: round, Digest: d, Algorithm: b.params}
+	m.UpdateIDs = updates
 	return m
 }
 
@@ -306,7 +303,7 @@ func TestAnotherDigestGivesTheStateUpAndKeepsTheResidual(t *testing.T) {
 	must(t, r.Drop())
 	whole := slices.Clone(r.residual.Vector())
 	d := b.commit()
-	d.man.Digest = hex.EncodeToString(make([]byte, 32))
+	d.man.Digest = [32]byte{}
 	if err := r.Apply(d.man, d.path); !errors.Is(err, ErrDiverged) {
 		t.Fatalf("error %v, want ErrDiverged", err)
 	}
@@ -348,7 +345,7 @@ func TestAFullPullOfABadFileChangesNothing(t *testing.T) {
 	r := open(t, t.TempDir())
 	must(t, r.Install(b.man, b.snapshot()))
 	wrong := b.man
-	wrong.Version, wrong.Digest = 7, hex.EncodeToString(make([]byte, 32))
+	wrong.Version, wrong.Digest = 7, [32]byte{}
 	if err := r.Install(wrong, b.snapshot()); err == nil {
 		t.Fatal("a state with another digest was installed")
 	}

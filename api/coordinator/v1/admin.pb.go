@@ -584,11 +584,13 @@ type FederationStatus struct {
 	CommittedSamples uint64        `protobuf:"varint,14,opt,name=committed_samples,json=committedSamples,proto3" json:"committed_samples,omitempty"`
 	Sites            []*SiteStatus `protobuf:"bytes,15,rep,name=sites,proto3" json:"sites,omitempty"`
 	// The newest held-out result; unset before the first.
-	Evaluation    *Evaluation   `protobuf:"bytes,16,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
-	Agreement     *float64      `protobuf:"fixed64,17,opt,name=agreement,proto3,oneof" json:"agreement,omitempty"`
-	BytesUp       uint64        `protobuf:"varint,18,opt,name=bytes_up,json=bytesUp,proto3" json:"bytes_up,omitempty"`
-	BytesDown     uint64        `protobuf:"varint,19,opt,name=bytes_down,json=bytesDown,proto3" json:"bytes_down,omitempty"`
-	Events        *EventsStatus `protobuf:"bytes,20,opt,name=events,proto3" json:"events,omitempty"`
+	Evaluation *Evaluation   `protobuf:"bytes,16,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
+	Agreement  *float64      `protobuf:"fixed64,17,opt,name=agreement,proto3,oneof" json:"agreement,omitempty"`
+	BytesUp    uint64        `protobuf:"varint,18,opt,name=bytes_up,json=bytesUp,proto3" json:"bytes_up,omitempty"`
+	BytesDown  uint64        `protobuf:"varint,19,opt,name=bytes_down,json=bytesDown,proto3" json:"bytes_down,omitempty"`
+	Events     *EventsStatus `protobuf:"bytes,20,opt,name=events,proto3" json:"events,omitempty"`
+	// The clock of the energy signals, which a replay runs faster.
+	SignalsUnixMs int64 `protobuf:"varint,21,opt,name=signals_unix_ms,json=signalsUnixMs,proto3" json:"signals_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -763,6 +765,13 @@ func (x *FederationStatus) GetEvents() *EventsStatus {
 	return nil
 }
 
+func (x *FederationStatus) GetSignalsUnixMs() int64 {
+	if x != nil {
+		return x.SignalsUnixMs
+	}
+	return 0
+}
+
 type RoundStatus struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -774,7 +783,9 @@ type RoundStatus struct {
 	Granted        []string `protobuf:"bytes,6,rep,name=granted,proto3" json:"granted,omitempty"`
 	Reported       []string `protobuf:"bytes,7,rep,name=reported,proto3" json:"reported,omitempty"`
 	// Members whose report is missing.
-	WaitingFor    []string `protobuf:"bytes,8,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	WaitingFor []string `protobuf:"bytes,8,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
+	// How the newest void round ended; unset when none was void.
+	LastVoid      *VoidRound `protobuf:"bytes,9,opt,name=last_void,json=lastVoid,proto3" json:"last_void,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -865,6 +876,73 @@ func (x *RoundStatus) GetWaitingFor() []string {
 	return nil
 }
 
+func (x *RoundStatus) GetLastVoid() *VoidRound {
+	if x != nil {
+		return x.LastVoid
+	}
+	return nil
+}
+
+type VoidRound struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VoidRound) Reset() {
+	*x = VoidRound{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VoidRound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VoidRound) ProtoMessage() {}
+
+func (x *VoidRound) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
+func (*VoidRound) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *VoidRound) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *VoidRound) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *VoidRound) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type SiteStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -886,7 +964,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +976,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +989,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1025,7 +1103,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1115,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1128,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -1189,7 +1267,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1279,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1292,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -1265,7 +1343,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1355,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1368,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -1360,7 +1438,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\tR\amessage\"\x0f\n" +
 	"\rPauseResponse\"\x0f\n" +
 	"\rResumeRequest\"\x10\n" +
-	"\x0eResumeResponse\"\xc1\x06\n" +
+	"\x0eResumeResponse\"\xe9\x06\n" +
 	"\x10FederationStatus\x12\x1e\n" +
 	"\n" +
 	"federation\x18\x01 \x01(\tR\n" +
@@ -1390,11 +1468,12 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\bbytes_up\x18\x12 \x01(\x04R\abytesUp\x12\x1d\n" +
 	"\n" +
 	"bytes_down\x18\x13 \x01(\x04R\tbytesDown\x12=\n" +
-	"\x06events\x18\x14 \x01(\v2%.girassol.coordinator.v1.EventsStatusR\x06eventsB\n" +
+	"\x06events\x18\x14 \x01(\v2%.girassol.coordinator.v1.EventsStatusR\x06events\x12&\n" +
+	"\x0fsignals_unix_ms\x18\x15 \x01(\x03R\rsignalsUnixMsB\n" +
 	"\n" +
 	"\b_versionB\f\n" +
 	"\n" +
-	"_agreement\"\x8b\x02\n" +
+	"_agreement\"\xcc\x02\n" +
 	"\vRoundStatus\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12&\n" +
@@ -1404,7 +1483,12 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\agranted\x18\x06 \x03(\tR\agranted\x12\x1a\n" +
 	"\breported\x18\a \x03(\tR\breported\x12\x1f\n" +
 	"\vwaiting_for\x18\b \x03(\tR\n" +
-	"waitingFor\"\xfe\x03\n" +
+	"waitingFor\x12?\n" +
+	"\tlast_void\x18\t \x01(\v2\".girassol.coordinator.v1.VoidRoundR\blastVoid\"U\n" +
+	"\tVoidRound\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xfe\x03\n" +
 	"\n" +
 	"SiteStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -1484,7 +1568,7 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
 	(*StatusRequest)(nil),         // 1: girassol.coordinator.v1.StatusRequest
@@ -1498,45 +1582,47 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*ResumeResponse)(nil),        // 9: girassol.coordinator.v1.ResumeResponse
 	(*FederationStatus)(nil),      // 10: girassol.coordinator.v1.FederationStatus
 	(*RoundStatus)(nil),           // 11: girassol.coordinator.v1.RoundStatus
-	(*SiteStatus)(nil),            // 12: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 13: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 14: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 15: girassol.coordinator.v1.EventsStatus
-	(*Algorithm)(nil),             // 16: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 17: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 18: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 19: girassol.coordinator.v1.Hardware
+	(*VoidRound)(nil),             // 12: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),            // 13: girassol.coordinator.v1.SiteStatus
+	(*MemberStatus)(nil),          // 14: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),          // 15: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),          // 16: girassol.coordinator.v1.EventsStatus
+	(*Algorithm)(nil),             // 17: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),            // 18: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),              // 19: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),              // 20: girassol.coordinator.v1.Hardware
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
 	5,  // 1: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
 	0,  // 2: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	16, // 3: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	17, // 3: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
 	11, // 4: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	12, // 5: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	17, // 6: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	15, // 7: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	0,  // 8: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	5,  // 9: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	13, // 10: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	14, // 11: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	18, // 12: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	19, // 13: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	1,  // 14: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	2,  // 15: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	3,  // 16: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	6,  // 17: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	8,  // 18: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	10, // 19: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	10, // 20: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	4,  // 21: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	7,  // 22: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	9,  // 23: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	13, // 5: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	18, // 6: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	16, // 7: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	12, // 8: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	0,  // 9: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	5,  // 10: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	14, // 11: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	15, // 12: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	19, // 13: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	20, // 14: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	1,  // 15: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	2,  // 16: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	3,  // 17: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	6,  // 18: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	8,  // 19: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	10, // 20: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	10, // 21: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	4,  // 22: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	7,  // 23: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	9,  // 24: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	20, // [20:25] is the sub-list for method output_type
+	15, // [15:20] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }
@@ -1547,15 +1633,15 @@ func file_coordinator_v1_admin_proto_init() {
 	file_coordinator_v1_fleet_proto_init()
 	file_coordinator_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[12].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -853,7 +853,7 @@ type Heartbeat struct {
 	Sequence uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	State    MemberState            `protobuf:"varint,2,opt,name=state,proto3,enum=girassol.coordinator.v1.MemberState" json:"state,omitempty"`
 	Detail   string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
-	// The round at work; 0 outside one.
+	// The round at work; when READY the one just handled; 0 before the first.
 	Round   uint64   `protobuf:"varint,4,opt,name=round,proto3" json:"round,omitempty"`
 	Steps   uint64   `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
 	Samples uint64   `protobuf:"varint,6,opt,name=samples,proto3" json:"samples,omitempty"`
@@ -1787,12 +1787,19 @@ func (x *PullResponse) GetPayload() []byte {
 	return nil
 }
 
+// PullHeader says what the payload is, and of a commit what a replica needs to
+// apply it.
 type PullHeader struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Version      uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	PayloadBytes uint64                 `protobuf:"varint,2,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"`
-	// JSON: version, round, digest, algorithm and members[].updateID of the commit.
-	Manifest      []byte `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// Digest of the state at version.
+	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Round that made the version; 0 for the first weights.
+	Round     uint64     `protobuf:"varint,4,opt,name=round,proto3" json:"round,omitempty"`
+	Algorithm *Algorithm `protobuf:"bytes,5,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
+	// Updates that the commit has merged.
+	UpdateIds     []string `protobuf:"bytes,6,rep,name=update_ids,json=updateIds,proto3" json:"update_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1841,9 +1848,30 @@ func (x *PullHeader) GetPayloadBytes() uint64 {
 	return 0
 }
 
-func (x *PullHeader) GetManifest() []byte {
+func (x *PullHeader) GetDigest() []byte {
 	if x != nil {
-		return x.Manifest
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *PullHeader) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *PullHeader) GetAlgorithm() *Algorithm {
+	if x != nil {
+		return x.Algorithm
+	}
+	return nil
+}
+
+func (x *PullHeader) GetUpdateIds() []string {
+	if x != nil {
+		return x.UpdateIds
 	}
 	return nil
 }
@@ -2583,12 +2611,16 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PullHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"g\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xda\x01\n" +
 	"\n" +
 	"PullHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12#\n" +
-	"\rpayload_bytes\x18\x02 \x01(\x04R\fpayloadBytes\x12\x1a\n" +
-	"\bmanifest\x18\x03 \x01(\fR\bmanifest\"\x94\x01\n" +
+	"\rpayload_bytes\x18\x02 \x01(\x04R\fpayloadBytes\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x14\n" +
+	"\x05round\x18\x04 \x01(\x04R\x05round\x12@\n" +
+	"\talgorithm\x18\x05 \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithm\x12\x1d\n" +
+	"\n" +
+	"update_ids\x18\x06 \x03(\tR\tupdateIds\"\x94\x01\n" +
 	"\vPushRequest\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PushHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
@@ -2743,26 +2775,27 @@ var file_coordinator_v1_fleet_proto_depIdxs = []int32{
 	15, // 17: girassol.coordinator.v1.Algorithm.downlink:type_name -> girassol.coordinator.v1.Encoding
 	1,  // 18: girassol.coordinator.v1.PullRequest.kind:type_name -> girassol.coordinator.v1.PullRequest.Kind
 	22, // 19: girassol.coordinator.v1.PullResponse.header:type_name -> girassol.coordinator.v1.PullHeader
-	24, // 20: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
-	2,  // 21: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
-	25, // 22: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
-	26, // 23: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	31, // 24: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
-	32, // 25: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
-	28, // 26: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
-	29, // 27: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
-	3,  // 28: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
-	4,  // 29: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
-	20, // 30: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
-	23, // 31: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
-	5,  // 32: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
-	21, // 33: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
-	27, // 34: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
-	32, // [32:35] is the sub-list for method output_type
-	29, // [29:32] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	14, // 20: girassol.coordinator.v1.PullHeader.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	24, // 21: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
+	2,  // 22: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
+	25, // 23: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
+	26, // 24: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	31, // 25: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
+	32, // 26: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
+	28, // 27: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
+	29, // 28: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
+	3,  // 29: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
+	4,  // 30: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
+	20, // 31: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
+	23, // 32: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
+	5,  // 33: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
+	21, // 34: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
+	27, // 35: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
+	33, // [33:36] is the sub-list for method output_type
+	30, // [30:33] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_fleet_proto_init() }

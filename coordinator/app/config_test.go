@@ -1,0 +1,128 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+)
+
+const goodConfig = `# the whole thing
+apiVersion: girassol.dev/v1alpha1
+kind: Federation
+metadata: {name: lm}
+spec:
+  sites: [{name: quebec}, {name: atlanta}]
+  algorithm: {strategy: DiLoCo, outerLearningRate: 0.5}
+  rounds: {total: 20, minSites: 2, trainSeconds: 30}
+  energy: {enterBelowGrams: 100, leaveAboveGrams: 150}
+---
+apiVersion: girassol.dev/v1alpha1
+kind: Site
+metadata: {name: quebec}
+spec:
+  grid: {provider: Replay, region: ca-qc, tracePath: t.csv}
+  power: {trainingWatts: 2024, idleWatts: 468, pue: "1.1"}
+--- # another
+apiVersion: girassol.dev/v1alpha1
+kind: Site
+metadata: {name: atlanta}
+spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}
+`
+
+func TestConfigurationIsReadWithDefaults(t *testing.T) {
+	d, err := parse([]byte(goodConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.federation.Spec
+	if s.Rounds.CollectSeconds != 120 || s.Rounds.JoinSeconds != 300 || s.Drain.GraceSeconds != 60 ||
+		s.Energy.Policy != v1alpha1.EnergyRequired || s.Model.Source != v1alpha1.ModelFromSite {
+		t.Errorf("defaults: %+v", s)
+	}
+	c := d.roundConfig()
+	if c.Train != 30*time.Second || c.MinSites != 2 || c.Total != 20 || len(c.Sites) != 2 || c.Sites[0] != "quebec" {
+		t.Errorf("round: %+v", c)
+	}
+}
+
+func TestBadConfigurationNamesTheFieldAndTheWayOut(t *testing.T) {
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"misspelt field":          {"minSites: 2", "minSite: 2", `minSite`},
+		"wrong type":              {"trainSeconds: 30", "trainSeconds: soon", `trainSeconds`},
+		"site without document":   {"{name: atlanta}]", "{name: boston}]", `spec.sites[1].name: there is no document of kind Site named "boston"`},
+		"site twice":              {"{name: atlanta}]", "{name: quebec}]", `spec.sites[1].name: "quebec" stands there twice`},
+		"too many minimum sites":  {"minSites: 2", "minSites: 3", `spec.rounds.minSites: 3 is more than the 2 sites`},
+		"negative":                {"total: 20", "total: -1", `spec.rounds.total: -1 must not be negative`},
+		"unknown strategy":        {"strategy: DiLoCo", "strategy: Magic", `strategy`},
+		"momentum of one":         {"outerLearningRate: 0.5", "outerMomentum: 1.5", `outerMomentum`},
+		"leave below enter":       {"leaveAboveGrams: 150", "leaveAboveGrams: 50", `leaveAboveGrams`},
+		"both kinds of threshold": {"leaveAboveGrams: 150", "leaveAboveGrams: 150, enterBelowPercentile: 20", `Percentile`},
+		"no signal":               {"grid: {provider: Replay, region: us-se, tracePath: t.csv}", "priority: 1", `priority`},
+		"required without signal": {"spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}", "spec: {}", `site atlanta: spec.grid.provider: energy policy Required needs a signal`},
+		"other provider":          {"provider: Replay, region: us-se", "provider: Oracle, region: us-se", `spec.grid.provider: is "Oracle"`},
+		"PUE below one":           {`pue: "1.1"`, `pue: "0.9"`, `pue`},
+		"foreign kind":            {"kind: Site\nmetadata: {name: quebec}", "kind: Pod\nmetadata: {name: quebec}", `kind: is "Pod", want Federation or Site`},
+		"foreign version":         {"apiVersion: girassol.dev/v1alpha1\nkind: Federation", "apiVersion: v1\nkind: Federation", `apiVersion: is "v1", want "girassol.dev/v1alpha1"`},
+		"upper-case name":         {"metadata: {name: lm}", "metadata: {name: LM}", `metadata.name: "LM"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(goodConfig, tc.old, tc.new, 1)
+			if text == goodConfig {
+				t.Fatal("the case changes nothing")
+			}
+			_, err := parse([]byte(text))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want it to say %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNoOrTwoFederationsAreRefused(t *testing.T) {
+	for _, text := range []string{"", "---\n---\n", goodConfig + "---\n" + goodConfig} {
+		if _, err := parse([]byte(text)); err == nil {
+			t.Errorf("accepted %.40q", text)
+		}
+	}
+}
+
+func TestMissingFileIsNamed(t *testing.T) {
+	_, err := readFiles([]string{filepath.Join(t.TempDir(), "none.yaml")})
+	if err == nil || !strings.Contains(err.Error(), "none.yaml") || !os.IsNotExist(unwrapAll(err)) {
+		t.Error(err)
+	}
+}
+
+func unwrapAll(err error) error {
+	for {
+		u, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return err
+		}
+		err = u.Unwrap()
+	}
+}
+
+// Whatever bytes come in, parse either refuses them or gives a configuration
+// that the other parts accept.
+func FuzzParseConfiguration(f *testing.F) {
+	f.Add([]byte(goodConfig))
+	f.Add([]byte("---\n"))
+	f.Add([]byte("apiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: a}\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parse(b)
+		if err != nil {
+			return
+		}
+		if c := d.roundConfig(); c.MinSites < 1 || c.MinSites > len(c.Sites) || c.Train <= 0 || c.Collect <= 0 {
+			t.Errorf("accepted %+v", c)
+		}
+		if _, err := d.engineConfig(Options{}); err != nil {
+			t.Errorf("accepted and then refused: %v", err)
+		}
+	})
+}
