@@ -134,6 +134,15 @@ func TestGroupEdges(t *testing.T) {
 	}
 }
 
+func TestHalfWayBetweenTheLevelsGoesLow(t *testing.T) {
+	// The levels are the means of each half, in bf16 exactly 1 and 4.
+	x := append(slices.Repeat([]float32{1}, 1000), slices.Repeat([]float32{-4}, 1000)...)
+	got, _ := roundTrip(t, append(x, 2.5, -2.5), format{algorithm.TwoBit, 1})
+	if got[0] != 1 || got[1000] != -4 || got[2000] != 1 || got[2001] != -1 {
+		t.Errorf("%g %g %g %g, want 1 -4 1 -1", got[0], got[1000], got[2000], got[2001])
+	}
+}
+
 func TestZeroGroupTakesOneByte(t *testing.T) {
 	for _, f := range []format{{algorithm.TwoBit, 1}, {algorithm.TwoBit, 16}, {algorithm.FP32, 8}, {algorithm.BF16, 2}} {
 		if got, b := roundTrip(t, make([]float32, GroupSize), f); len(b) != 1 || slices.ContainsFunc(got, func(v float32) bool { return v != 0 }) {

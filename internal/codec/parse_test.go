@@ -225,6 +225,18 @@ func TestSectionsThatDoNotFitAreRefused(t *testing.T) {
 		_, err := Parse(d, e, bytes.NewReader(b), int64(len(b)), c.change(s))
 		wantReason(t, c.name, err, c.reason, c.words...)
 	}
+	// Tiled without a gap, but one tensor has a byte more than it needs.
+	longer := slices.Clone(good)
+	end := longer[prime].Offset + longer[prime].Length
+	longer[prime].Length++
+	for i := range longer {
+		if longer[i].Offset >= end {
+			longer[i].Offset++
+		}
+	}
+	c := slices.Insert(slices.Clone(b), int(end), 0)
+	_, err := Parse(d, e, bytes.NewReader(c), int64(len(c)), longer)
+	wantReason(t, "a byte too many", err, v1alpha1.ReasonMalformed, "c.prime", "1 bytes too many")
 	// Floats of another width are the same class: values travel as encoded.
 	s := slices.Clone(good)
 	s[prime].DType, s[bias].DType = "BF16", "F64"

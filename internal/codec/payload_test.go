@@ -56,6 +56,9 @@ func TestPayloadComesBackAsSent(t *testing.T) {
 	for _, e := range allEncodings() {
 		d := NewDomain(l, e.Transform)
 		x := heavy(2, d.Len())
+		for _, b := range d.Blocks() {
+			x[b.Lo] = float32(math.Copysign(0, -1))
+		}
 		sent := make([]float32, d.Len())
 		var streamed bytes.Buffer
 		enc := NewEncoder(&streamed, d, e)
