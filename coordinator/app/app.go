@@ -108,7 +108,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (*process, err
 	if p.books, err = newAccountant(o.DataDir, clock, grids, power, old, o.Log); err != nil {
 		return nil, err
 	}
-	hooks := engine.Hooks{Ledger: p.books.entries, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
+	hooks := engine.Hooks{Ledger: p.books.entries, SignalsNow: clock.Now, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
 	if url := redisURL(d, o); url != "" {
 		client, err := broadcast.NewClient(url, o.Log)
 		if err != nil {

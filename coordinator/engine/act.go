@@ -83,6 +83,7 @@ func (e *Engine) stop(a round.Stop) {
 
 func (e *Engine) voided(a round.Void) {
 	e.log.Warn("round void", "round", a.Round, "reason", a.Reason, "message", a.Message)
+	e.lastVoid = &coordinatorv1.VoidRound{Number: a.Round, Reason: string(a.Reason), Message: a.Message}
 	e.dropUploads()
 	var version uint64
 	var digest [32]byte

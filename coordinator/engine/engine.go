@@ -67,6 +67,8 @@ type Hooks struct {
 	Events func() *coordinatorv1.EventsStatus
 	// Bytes are a member's bytes on the socket.
 	Bytes func(member string) (up, down uint64)
+	// SignalsNow is the clock of the energy signals, which a replay runs faster.
+	SignalsNow func() time.Time
 	// Ledger is the emission ledger by site, for manifests and status.
 	Ledger func() map[string]checkpoint.LedgerEntry
 }
@@ -92,6 +94,7 @@ type Engine struct {
 	samples   uint64 // committed by all sites
 	agreement *float64
 	evaluated *checkpoint.Evaluation
+	lastVoid  *coordinatorv1.VoidRound
 	noted     uint64              // the highest round number on disk
 	manifest  checkpoint.Manifest // of the newest version
 

@@ -28,8 +28,12 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 		CommittedSamples: e.samples, Agreement: e.agreement, Evaluation: evaluationProto(e.evaluated),
 		Round: &coordinatorv1.RoundStatus{
 			Number: ms.Round, State: roundState(ms.State), StartedUnixMs: milli(ms.Started), StopAtUnixMs: milli(ms.StopAt),
-			DeadlineUnixMs: milli(ms.Deadline), Granted: ms.Granted, Reported: ms.Reported, WaitingFor: ms.WaitingFor,
+			DeadlineUnixMs: milli(ms.Deadline), Granted: ms.Granted, Reported: ms.Reported, WaitingFor: ms.WaitingFor, LastVoid: e.lastVoid,
 		},
+		SignalsUnixMs: now.UnixMilli(),
+	}
+	if e.hooks.SignalsNow != nil {
+		st.SignalsUnixMs = e.hooks.SignalsNow().UnixMilli()
 	}
 	if m := e.model; m != nil {
 		v := m.version

@@ -160,8 +160,10 @@ func (e *Engine) hold(w Wish) error {
 	return nil
 }
 
-// Pause lets the round in flight end and grants no other; Resume ends that.
-func (e *Engine) Pause(ctx context.Context) error  { return e.setPaused(ctx, true) }
+// Pause lets the round in flight end and grants no other.
+func (e *Engine) Pause(ctx context.Context) error { return e.setPaused(ctx, true) }
+
+// Resume ends a pause.
 func (e *Engine) Resume(ctx context.Context) error { return e.setPaused(ctx, false) }
 
 func (e *Engine) setPaused(ctx context.Context, paused bool) error {

@@ -330,7 +330,7 @@ func BenchmarkMerge(b *testing.B) {
 				defer s.Close()
 				R := make([]float32, cfg.Uplink.Len())
 				for b.Loop() {
-					if _, err := Merge(s, R, cfg, updates, &limited{left: 1 << 40}); err != nil {
+					if _, err := Merge(s, R, cfg, updates, &limited{left: 1 << 30}); err != nil {
 						b.Fatal(err)
 					}
 				}
