@@ -43,6 +43,12 @@ const testWait = 30 * time.Second
 
 func start(t *testing.T, dir string, opts ...option) *coordinator {
 	t.Helper()
+	return startLinked(t, dir, wire.Options{}, opts...)
+}
+
+// startLinked is start with a link of its own, mutual TLS for example.
+func startLinked(t *testing.T, dir string, link wire.Options, opts ...option) *coordinator {
+	t.Helper()
 	cfg := engine.Config{
 		Federation: "fed", Algorithm: params(t, algorithm.DiLoCo), DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 1 << 20,
 		Heartbeat: 200 * time.Millisecond, LossAfter: 60 * time.Second,
@@ -62,7 +68,7 @@ func start(t *testing.T, dir string, opts ...option) *coordinator {
 		t.Fatal(err)
 	}
 	counter := &wire.Counter{}
-	link := wire.Options{Counter: counter}
+	link.Counter = counter
 	lis, err := wire.Listen("127.0.0.1:0", link)
 	if err != nil {
 		t.Fatal(err)
