@@ -78,9 +78,8 @@ type wireRun struct {
 	// ways that is.
 	Mean  roundTraffic `json:"mean"`
 	Ratio float64      `json:"ratioToDense"`
-	// Member and Coordinator are the sums of all connections as each end counted.
-	Member      traffic `json:"memberCounted"`
-	Coordinator traffic `json:"coordinatorCounted"`
+	// Total of all members' connections, which both ends counted alike.
+	Total traffic `json:"total"`
 }
 
 // traffic is bytes from and to the sites.
@@ -200,7 +199,7 @@ func (o *wireOptions) drive(ctx context.Context, c *coordinator, run *wireRun) (
 		run.Mean.Socket = run.Mean.Socket.plus(r.Socket.times(part))
 		run.Mean.Payload = run.Mean.Payload.plus(r.Payload.times(part))
 	}
-	run.Member, run.Coordinator = before, before // settled: both ends agree
+	run.Total = before
 	return nil
 }
 
