@@ -166,8 +166,7 @@ func (a *Agent) train(c roundContext, g *grant, files workFiles) (trainer.Outcom
 		s.training += seconds
 		s.steps, s.samples, s.loss = outcome.Result.Steps, outcome.Result.Samples, outcome.Result.Loss
 		if s.stepSeconds == nil && outcome.Result.Steps > 0 {
-			per := seconds / float64(outcome.Result.Steps)
-			s.stepSeconds = &per
+			s.stepSeconds = stepSeconds(seconds, outcome.Result.Steps)
 		}
 	})
 	return outcome, nil
@@ -200,8 +199,7 @@ func (a *Agent) progress() func(trainerv1.Progress) {
 		if first.IsZero() {
 			first, from = now, p.Steps
 		} else if p.Steps > from {
-			v := now.Sub(first).Seconds() / float64(p.Steps-from)
-			per = &v
+			per = stepSeconds(now.Sub(first).Seconds(), p.Steps-from)
 		}
 		a.set(func(s *memberStatus) {
 			s.steps, s.samples, s.loss = p.Steps, p.Samples, p.Loss
@@ -210,6 +208,20 @@ func (a *Agent) progress() func(trainerv1.Progress) {
 			}
 		})
 	}
+}
+
+// The bounds of a step time that is told, in seconds. Everybody's round follows
+// the members' step times, so a trainer that miscounts its steps must not make a
+// round of all end at once; and none longer than an hour fits into one.
+const (
+	leastStepSeconds = 1e-3
+	mostStepSeconds  = 3600
+)
+
+// stepSeconds is the time per step, within bounds.
+func stepSeconds(seconds float64, steps uint64) *float64 {
+	v := min(max(seconds/float64(steps), leastStepSeconds), mostStepSeconds)
+	return &v
 }
 
 // evaluate measures the base model on held-out data when the grant asks for it.

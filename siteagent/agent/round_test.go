@@ -298,3 +298,15 @@ func TestAnExcludedMembersWorkIsDropped(t *testing.T) {
 		t.Fatalf("pushed %v", c.pushes[0].header)
 	}
 }
+
+func TestStepTimeIsToldWithinBounds(t *testing.T) {
+	for _, c := range []struct {
+		seconds float64
+		steps   uint64
+		want    float64
+	}{{3, 2, 1.5}, {0, 1, leastStepSeconds}, {1, math.MaxUint64, leastStepSeconds}, {-1, 1, leastStepSeconds}, {1e9, 1, mostStepSeconds}} {
+		if got := *stepSeconds(c.seconds, c.steps); got != c.want {
+			t.Errorf("%d steps in %v s: %v s a step, want %v", c.steps, c.seconds, got, c.want)
+		}
+	}
+}

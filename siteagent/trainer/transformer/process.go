@@ -16,10 +16,6 @@ import (
 // reportEvery is the least time between two progress reports.
 const reportEvery = 200 * time.Millisecond
 
-// reserve is how many step times must be left before the stop time for a step
-// to begin.
-const reserve = 1.2
-
 // Process is a trainer that speaks the trainer API.
 type Process struct {
 	Client  *client.Client
@@ -32,9 +28,9 @@ type Process struct {
 	WorkDir string
 	Log     *slog.Logger
 
-	base     Optimizer     // before any task's config
-	stepTime time.Duration // of the slower among recent steps
-	seeded   bool
+	base   Optimizer // before any task's config
+	pace   pace
+	seeded bool
 }
 
 // Run works on tasks until ctx ends. A task in hand is then finished with the
@@ -47,15 +43,18 @@ func (p *Process) Run(ctx context.Context) error {
 }
 
 // calibrate times a step without taking it, so that the first task's last step
-// is as safe as any other's. Twice, because the first one warms the caches.
+// is as safe as any other's: the shortest of three, because the first one warms
+// the caches.
 func (p *Process) calibrate() {
 	before := *p.Trainer.pcg
-	for range 2 {
+	shortest := time.Duration(math.MaxInt64)
+	for range 3 {
 		start := time.Now()
 		p.Trainer.gradient()
-		p.stepTime = time.Since(start)
+		shortest = min(shortest, time.Since(start))
 	}
 	*p.Trainer.pcg = before
+	p.pace.took(shortest)
 }
 
 // seed is the file with the first weights: not the trained ones, a federation
@@ -108,7 +107,13 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 	)
 	for t.MaxSteps == 0 || res.Steps < t.MaxSteps {
 		begin := time.Now()
-		if ctx.Err() != nil || t.StopAt.Sub(begin) < time.Duration(reserve*float64(p.stepTime)) {
+		if ctx.Err() != nil {
+			break
+		}
+		if left := t.StopAt.Sub(begin); !p.pace.fits(left, res.Steps == 0) {
+			if res.Steps == 0 && left > 0 {
+				p.pace.doubt()
+			}
 			break
 		}
 		loss := p.Trainer.Step()
@@ -119,8 +124,7 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 		res.Samples += uint64(p.Trainer.model.cfg.TokensPerStep())
 		sum += loss
 		now := time.Now()
-		// Falls slowly, rises at once: a machine shared with others stutters.
-		p.stepTime = max(now.Sub(begin), p.stepTime-p.stepTime/8)
+		p.pace.took(now.Sub(begin))
 		if now.Sub(reported) < reportEvery {
 			continue
 		}
@@ -158,7 +162,7 @@ func (p *Process) evaluate(ctx context.Context, t trainerv1.Task, report client.
 	}
 	start := time.Now()
 	reported := start
-	for ctx.Err() == nil && t.StopAt.Sub(time.Now()) >= time.Duration(reserve*float64(p.stepTime)) && e.next() {
+	for ctx.Err() == nil && p.pace.fits(time.Until(t.StopAt), res.Steps == 0) && e.next() {
 		res.Steps++
 		res.Samples = uint64(e.tokens)
 		if time.Since(reported) < reportEvery {

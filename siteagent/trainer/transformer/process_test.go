@@ -150,23 +150,6 @@ func TestProcessTrainsAndEvaluatesForTheAgent(t *testing.T) {
 	}
 }
 
-func TestNoStepBeginsThatCouldEndAfterTheStopTime(t *testing.T) {
-	p := &Process{Trainer: newTrainer(t, small(), 1), stepTime: time.Hour}
-	p.base = p.Trainer.settings
-	silent := func(trainerv1.Progress) trainerv1.Directive { return trainerv1.Directive{Action: trainerv1.Continue} }
-	task := trainerv1.Task{Kind: trainerv1.Train, MaxSteps: 1, ResultPath: filepath.Join(t.TempDir(), "r")}
-	for within, want := range map[time.Duration]uint64{
-		-time.Second: 0, 0: 0, time.Hour: 0, 71 * time.Minute: 0, 73 * time.Minute: 1,
-	} {
-		p.stepTime = time.Hour
-		task.StopAt = time.Now().Add(within)
-		res, err := p.train(context.Background(), task, silent)
-		if err != nil || res.Steps != want || (res.Path != "") != (want > 0) {
-			t.Errorf("%v left for steps of an hour: %d steps, %v", within, res.Steps, err)
-		}
-	}
-}
-
 func TestTrainingEndsByItselfAtTheStopTime(t *testing.T) {
 	c := small()
 	r := newSite(t, c)
