@@ -139,13 +139,21 @@ func scanPlain(w *window, s *scratch, name string, n int, f format, limit float3
 		if err != nil {
 			return err
 		}
-		if !unpack(s.val[:m], b, f, limit) {
+		if !within(s, m, b, f, limit) {
 			return fault(v1alpha1.ReasonNotFinite, name, "a value is NaN, infinite or beyond %g", limit)
 		}
 		w.skip(m * f.width())
 		done += m
 	}
 	return nil
+}
+
+// within is unpack for who does not need the values.
+func within(s *scratch, n int, b []byte, f format, limit float32) bool {
+	if f.values == algorithm.FP32 {
+		return boundedFP32(b[:4*n], limit)
+	}
+	return unpack(s.val[:n], b, f, limit)
 }
 
 func scanGroups(w *window, g *group, name string, n int, f format) error {
