@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,6 +145,85 @@ func TestABrokenSourceTouchesNoOtherSite(t *testing.T) {
 		}
 		if n := strings.Count(logged.String(), "region outside the plan"); n != 1 {
 			t.Errorf("the same failure was logged %d times", n)
+		}
+	})
+}
+
+// The trace's end is an error that names the time, which a fast clock changes at
+// each try.
+func TestTheEndOfATraceIsLoggedOnceAndAskedForAtABearablePace(t *testing.T) {
+	for _, speed := range []float64{540, 36000} {
+		synctest.Test(t, func(t *testing.T) {
+			clock, err := signals.NewVirtual(t0, speed, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			series, err := synthetic.Twin(1).Marginal.Column("ca-north")
+			if err != nil {
+				t.Fatal(err)
+			}
+			trace := replay.NewSource(series, clock, "twin")
+			var calls atomic.Int64
+			source := sourceFunc(func(ctx context.Context) (signals.Reading, error) {
+				calls.Add(1)
+				return trace.Latest(ctx)
+			})
+			var logged bytes.Buffer
+			_, stop := run(t, Config{Federation: "f", Membership: &recorder{clock: clock}, Clock: clock,
+				Log: slog.New(slog.NewTextHandler(&logged, nil)), Sites: []Site{{Name: "a", Policy: below100(1, 1), Source: source}}})
+			until(clock, 18*60+5)
+			during := calls.Load()
+			time.Sleep(time.Minute)
+			stop()
+			if n := calls.Load() - during; n < 30 || n > 90 {
+				t.Errorf("speed %v: asked %d times in a minute after the end", speed, n)
+			}
+			if n := strings.Count(logged.String(), "outside the trace"); n != 1 {
+				t.Errorf("speed %v: the end was logged %d times:\n%s", speed, n, logged.String())
+			}
+		})
+	}
+}
+
+func TestEachErrorIsLoggedOnceAndCountedUntilItIsOver(t *testing.T) {
+	var logged bytes.Buffer
+	s := &site{log: slog.New(slog.NewTextHandler(&logged, nil))}
+	for _, text := range []string{"timeout after 10 s", "timeout after 11 s", "refused", "timeout after 12 s", "refused", "", "refused", "", ""} {
+		s.failure(&s.sourceFailure, func(e *Explanation) *string { return &e.SourceError }, text, "source failed")
+	}
+	var got []string
+	for line := range strings.Lines(logged.String()) {
+		_, line, _ = strings.Cut(strings.TrimSpace(line), "msg=")
+		got = append(got, line)
+	}
+	want := []string{
+		`"source failed" error="timeout after 10 s" failures=1`, `"source failed" error=refused failures=3`, `recovered from="source failed" failures=5`,
+		`"source failed" error=refused failures=1`, `recovered from="source failed" failures=1`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for i := range 100 { // each time another text
+		s.failure(&s.storeFailure, func(e *Explanation) *string { return &e.StoreError }, strings.Repeat("x", i+1), "store failed")
+	}
+	if n := strings.Count(logged.String(), "store failed"); n != mostErrors || s.storeFailure.count != 100 {
+		t.Errorf("%d of 100 errors logged, %d counted", n, s.storeFailure.count)
+	}
+}
+
+func TestASlowClockDoesNotPutRetriesOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock, err := signals.NewVirtual(t0, 0.001, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := &scripted{clock: clock, values: v(50), fail: func(context.Context, float64) error { return errors.New("503") }}
+		_, stop := run(t, Config{Federation: "f", Membership: &recorder{clock: clock}, Clock: clock,
+			Sites: []Site{{Name: "a", Policy: below100(1, 1), Source: source}}})
+		time.Sleep(time.Hour)
+		stop()
+		if source.calls < 15 || source.calls > 40 {
+			t.Errorf("a failing source was asked %d times in an hour of points every 5 minutes", source.calls)
 		}
 	})
 }

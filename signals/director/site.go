@@ -3,7 +3,9 @@ package director
 import (
 	"context"
 	"log/slog"
+	"math"
 	"reflect"
+	"regexp"
 	"sync"
 	"time"
 
@@ -23,6 +25,9 @@ type site struct {
 
 	state window.State // decide's, and Run's before it starts
 
+	// The first two are decide's, the last is send's.
+	sourceFailure, storeFailure, membershipFailure outage
+
 	mu    sync.Mutex
 	shown Explanation
 }
@@ -33,11 +38,18 @@ type poll struct {
 	err     error
 }
 
-// The pace of polling.
+// The pace of polling, in the signals' clock.
 const (
 	firstRetry    = time.Second
 	longestRetry  = 15 * time.Minute
 	unknownPeriod = 5 * time.Minute
+)
+
+// The pace of retries in real time: a fast clock of the signals must not turn
+// them into a storm.
+const (
+	firstRealRetry = 10 * time.Millisecond
+	lastRealRetry  = time.Second
 )
 
 // poll asks at each new point: when the newest point's validity ends, and with
@@ -74,14 +86,40 @@ func (s *site) poll(ctx context.Context) {
 		default:
 			wait = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
 		}
-		timer := s.director.config.Clock.NewTimer(wait)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			timer.Stop()
+		ok := false
+		if failures == 0 {
+			ok = s.pause(ctx, wait, 0, math.MaxInt64)
+		} else { // in a slow clock as if it were real
+			least := s.jitter(backoff(failures, firstRealRetry, lastRealRetry))
+			ok = s.pause(ctx, wait, least, max(wait, least))
+		}
+		if !ok {
 			return
 		}
 	}
+}
+
+// pause waits in the signals' clock, but in real time from least to most; false
+// if ctx ends first.
+func (s *site) pause(ctx context.Context, wait, least, most time.Duration) bool {
+	timer := s.director.config.Clock.NewTimer(wait)
+	defer timer.Stop()
+	floor := time.NewTimer(least)
+	defer floor.Stop()
+	ceiling := time.NewTimer(most)
+	defer ceiling.Stop()
+	select {
+	case <-timer.C():
+	case <-ceiling.C:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-floor.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // backoff doubles from first to most.
@@ -197,7 +235,7 @@ func (s *site) save(state window.State) {
 	if err := s.director.config.Store.Save(s.Name, state); err != nil {
 		text = err.Error()
 	}
-	s.failure(func(e *Explanation) *string { return &e.StoreError }, text, "window state could not be saved")
+	s.failure(&s.storeFailure, func(e *Explanation) *string { return &e.StoreError }, text, "window state could not be saved")
 }
 
 // note keeps an answer of the source for Explain and counts failures.
@@ -209,22 +247,44 @@ func (s *site) note(p poll) {
 	} else {
 		s.show(func(e *Explanation) { e.Reading = p.reading })
 	}
-	s.failure(func(e *Explanation) *string { return &e.SourceError }, text, "source of signals failed")
+	s.failure(&s.sourceFailure, func(e *Explanation) *string { return &e.SourceError }, text, "source of signals failed")
 }
 
-// failure records the present failure and logs it when it changes: a repeated
-// error is one line.
-func (s *site) failure(field func(*Explanation) *string, text, message string) {
-	var before string
-	s.show(func(e *Explanation) { before, *field(e) = *field(e), text })
-	switch {
-	case text == before:
-	case text == "":
-		s.log.Info("recovered", "from", message)
-	default:
-		s.log.Warn(message, "error", text)
+// outage is a failure that goes on: the errors that were logged and how often
+// there was one.
+type outage struct {
+	logged map[string]bool
+	count  int
+}
+
+// mostErrors that are told apart while a failure goes on.
+const mostErrors = 16
+
+// failure records the present failure and counts it. Each error is logged once
+// until there is none; those that differ in numbers only (a time, a port, a
+// request's id) are the same.
+func (s *site) failure(r *outage, field func(*Explanation) *string, text, message string) {
+	s.show(func(e *Explanation) { *field(e) = text })
+	if text == "" {
+		if r.count > 0 {
+			s.log.Info("recovered", "from", message, "failures", r.count)
+		}
+		*r = outage{}
+		return
+	}
+	r.count++
+	if key := withoutNumbers(text); !r.logged[key] && len(r.logged) < mostErrors {
+		if r.logged == nil {
+			r.logged = map[string]bool{}
+		}
+		r.logged[key] = true
+		s.log.Warn(message, "error", text, "failures", r.count)
 	}
 }
+
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+func withoutNumbers(text string) string { return numbers.ReplaceAllString(text, "#") }
 
 func (s *site) show(change func(*Explanation)) {
 	s.mu.Lock()
@@ -258,7 +318,7 @@ func (s *site) send(ctx context.Context) {
 				return
 			}
 			s.director.metrics.membershipErrors.WithLabelValues(s.Name).Inc()
-			s.failure(membershipError, err.Error(), "membership could not be set, will try again")
+			s.failure(&s.membershipFailure, membershipError, err.Error(), "membership could not be set, will try again")
 			again := time.NewTimer(s.jitter(backoff(failures, firstResend, lastResend)))
 			select {
 			case <-again.C:
@@ -269,7 +329,7 @@ func (s *site) send(ctx context.Context) {
 			}
 			again.Stop()
 		}
-		s.failure(membershipError, "", "membership could not be set, will try again")
+		s.failure(&s.membershipFailure, membershipError, "", "membership could not be set, will try again")
 		s.show(func(e *Explanation) { e.Delivered = len(s.mailbox) == 0 })
 	}
 }
