@@ -56,7 +56,7 @@ func (e *Engine) grant(now time.Time, g round.Grant) {
 	m := e.model
 	e.log.Info("grant", "member", g.Member, "round", g.Round, "maxSteps", g.MaxSteps, "stopIn", g.StopAt.Sub(now).Round(time.Millisecond), "baseVersion", m.version)
 	e.send(g.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Grant{Grant: &coordinatorv1.Grant{
-		Round: g.Round, Epoch: e.epoch(g.Member), BaseVersion: m.version, BaseDigest: m.digest[:],
+		Round: g.Round, Epoch: e.epoch(g.Member), BaseVersion: m.version, BaseDigest: m.digestCopy(),
 		MaxSteps: g.MaxSteps, StopAtUnixMs: g.StopAt.UnixMilli(), StopInMs: g.StopAt.Sub(now).Milliseconds(),
 		CollectInMs: g.Deadline.Sub(now).Milliseconds(), Algorithm: e.cfg.Algorithm.ToProto(),
 		Agreement: e.agreement, Alone: g.Alone, CommittedSamples: e.samples, Evaluate: g.Evaluate, Config: e.cfg.TrainerConfig,

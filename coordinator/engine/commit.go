@@ -187,7 +187,7 @@ func (e *Engine) mergeEnded(a round.Commit, man checkpoint.Manifest, uploads []*
 	e.dropUploads()
 	e.log.Info("round committed", "round", a.Round, "version", man.Version, "digest", man.Digest[:12], "members", a.Members,
 		"samples", man.CommittedSamples, "deltaBytes", man.DeltaBytes, "took", took.Round(time.Microsecond))
-	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: man.Version, Digest: m.digest[:], Reason: string(v1alpha1.ReasonCommitted)}, senders)
+	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: man.Version, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, senders)
 	e.announceCommit(man)
 	e.maybeSnapshot()
 	e.act(now, e.machine.Committed(now))

@@ -10,6 +10,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -115,6 +116,10 @@ type model struct {
 	digest   [32]byte
 	layout   [32]byte
 }
+
+// digestCopy is the digest for a message, which is written when the model may
+// have gone on.
+func (m *model) digestCopy() []byte { return bytes.Clone(m.digest[:]) }
 
 // New recovers the federation's state from its commit log.
 func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*Engine, error) {

@@ -121,7 +121,7 @@ func (e *Engine) adoptSeed(st *tensor.State, from string) error {
 	e.model = m
 	e.adopt(man)
 	e.log.Info("first weights taken", "from", from, "parameters", st.Layout.Parameters(), "tensors", len(st.Layout.Tensors()), "digest", man.Digest[:12])
-	e.tellCommitted(&coordinatorv1.Committed{Version: 0, Digest: m.digest[:], Reason: string(v1alpha1.ReasonCommitted)}, nil)
+	e.tellCommitted(&coordinatorv1.Committed{Version: 0, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, nil)
 	e.announceCommit(man)
 	return nil
 }

@@ -64,7 +64,7 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 		ServerUnixMs: now.UnixMilli(), Algorithm: e.cfg.Algorithm.ToProto(),
 	}
 	if m := e.model; m != nil {
-		welcome.ModelVersion, welcome.ModelDigest = &m.version, m.digest[:]
+		welcome.ModelVersion, welcome.ModelDigest = new(m.version), m.digestCopy()
 		if hello.ModelVersion != nil && hello.GetModelVersion() == m.version && string(hello.GetModelDigest()) != string(m.digest[:]) {
 			e.log.Error("replica differs from the committed model; the member must pull the full state", "member", s.Member,
 				"version", m.version, "digest", hex.EncodeToString(hello.GetModelDigest()), "reason", v1alpha1.ReasonReplicaDiverged)

@@ -36,8 +36,7 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 		st.SignalsUnixMs = e.hooks.SignalsNow().UnixMilli()
 	}
 	if m := e.model; m != nil {
-		v := m.version
-		st.Version, st.Digest, st.Parameters = &v, m.digest[:], uint64(m.state.Layout.Parameters())
+		st.Version, st.Digest, st.Parameters = new(m.version), m.digestCopy(), uint64(m.state.Layout.Parameters())
 	}
 	if e.hooks.Events != nil {
 		st.Events = e.hooks.Events()
