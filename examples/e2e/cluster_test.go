@@ -147,12 +147,6 @@ func (c *cluster) startAgentAs(i int, folder string) *process {
 	return p
 }
 
-func (c *cluster) status() (*coordinatorv1.FederationStatus, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	return c.admin.Status(ctx, &coordinatorv1.StatusRequest{})
-}
-
 // until watches the status until it fits.
 func (c *cluster) until(what string, ok func(*coordinatorv1.FederationStatus) bool) *coordinatorv1.FederationStatus {
 	c.t.Helper()

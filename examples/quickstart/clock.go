@@ -2,8 +2,7 @@ package main
 
 import "time"
 
-// virtualClock tells the signals' time from outside the coordinator: it runs on
-// from where it was set, and the points that statuses show keep it honest.
+// virtualClock tells the signals' time between two statuses, which say it.
 type virtualClock struct {
 	speed   float64
 	virtual time.Time
@@ -18,17 +17,11 @@ func (c *virtualClock) at(real time.Time) time.Time {
 	return c.virtual.Add(time.Duration(float64(real.Sub(c.real)) * c.speed))
 }
 
-// see takes in that a point of the trace was the newest at a real time: the
-// virtual time is not before it, and not long after the end of its period.
-func (c *virtualClock) see(point, real time.Time, period time.Duration) {
-	now := c.at(real)
-	late := period + time.Duration(float64(latency)*c.speed)
-	if point.After(now) || now.Sub(point) > late+period {
-		c.virtual, c.real = point, real
+// see takes over what a status received at a real time says. One that is only
+// late, within latency, does not put the clock back.
+func (c *virtualClock) see(virtual, real time.Time) {
+	behind := c.at(real).Sub(virtual)
+	if behind < 0 || behind > time.Duration(float64(latency)*c.speed) {
+		c.virtual, c.real = virtual, real
 	}
-}
-
-// stretch is real time as virtual.
-func (c *virtualClock) stretch(real time.Duration) time.Duration {
-	return time.Duration(float64(real) * c.speed)
 }

@@ -82,23 +82,50 @@ type Text struct {
 // Folder is the output folder and where things lie in it.
 type Folder string
 
-// Where things lie.
 func (f Folder) path(parts ...string) string {
 	return filepath.Join(append([]string{string(f)}, parts...)...)
 }
-func (f Folder) RunFile() string             { return f.path("run.json") }
-func (f Folder) Timeline() string            { return f.path("timeline.jsonl") }
-func (f Folder) Report() string              { return f.path("report.html") }
-func (f Folder) Summary() string             { return f.path("summary.json") }
-func (f Folder) Model() string               { return f.path("model.safetensors") }
-func (f Folder) Config() string              { return f.path("federation.yaml") }
-func (f Folder) Marginal() string            { return f.path("traces", "marginal.csv") }
-func (f Folder) Average() string             { return f.path("traces", "average.csv") }
-func (f Folder) Files(site string) string    { return f.path("corpus", site+".files") }
-func (f Folder) HeldOut() string             { return f.path("corpus", "held-out.files") }
-func (f Folder) Log(process string) string   { return f.path("logs", process+".log") }
-func (f Folder) Coordinator() string         { return f.path("coordinator") }
+
+// RunFile is what a stopped run needs to go on.
+func (f Folder) RunFile() string { return f.path("run.json") }
+
+// Timeline has every event, a JSON object a line.
+func (f Folder) Timeline() string { return f.path("timeline.jsonl") }
+
+// Report is the page with pictures.
+func (f Folder) Report() string { return f.path("report.html") }
+
+// Summary has the figures for programs.
+func (f Folder) Summary() string { return f.path("summary.json") }
+
+// Model is the trained weights.
+func (f Folder) Model() string { return f.path("model.safetensors") }
+
+// Config is the coordinator's.
+func (f Folder) Config() string { return f.path("federation.yaml") }
+
+// Marginal is the marginal intensity of all sites.
+func (f Folder) Marginal() string { return f.path("traces", "marginal.csv") }
+
+// Average is the average intensity of all sites.
+func (f Folder) Average() string { return f.path("traces", "average.csv") }
+
+// Files lists the text of a site.
+func (f Folder) Files(site string) string { return f.path("corpus", site+".files") }
+
+// HeldOut lists the text that no site trains on.
+func (f Folder) HeldOut() string { return f.path("corpus", "held-out.files") }
+
+// Log is what a process wrote.
+func (f Folder) Log(process string) string { return f.path("logs", process+".log") }
+
+// Coordinator is the folder of the commit log.
+func (f Folder) Coordinator() string { return f.path("coordinator") }
+
+// SiteData is the folder of a site's replica.
 func (f Folder) SiteData(site string) string { return f.path("sites", site, "data") }
+
+// SiteWork is the folder that agent and trainer share.
 func (f Folder) SiteWork(site string) string { return f.path("sites", site, "work") }
 
 // scratch is what a completed run no longer needs.

@@ -30,7 +30,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"count":  func(n uint64) string { return Count(float64(n)) },
 	"number": sig,
 	"share":  func(x float64) string { return percent(&x) },
-	"kwh":    func(x float64) string { return sig(x) },
+	"kwh":    sig,
 }).Parse(pageSource))
 
 // figure is one picture in both widths; empty when there is nothing to draw.
