@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"google.golang.org/protobuf/proto"
 	"io"
@@ -165,7 +166,7 @@ func (c *coordinator) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 	rx := wire.NewReceiver(&got, int64(h.GetPayloadBytes()), int64(from))
 	for {
 		m, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err == nil {

@@ -67,7 +67,7 @@ func (a *Agent) sessions(ctx context.Context) error {
 	for {
 		up, err := a.oneSession(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // ended by its owner, not by the link
 		}
 		if status.Code(err) == codes.Aborted {
 			return fmt.Errorf("agent: member %s of federation %s: %w (%s); is another agent running under this name?",

@@ -196,7 +196,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		RetryMax:   o.retryMax, Log: log, Registerer: registry,
 	}
 	if events != nil {
-		defer events.Close()
+		defer func() { _ = events.Close() }()
 		config.Redis = events
 	}
 	a, err := agent.New(config)

@@ -145,7 +145,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := hs.Shutdown(bounded); err != nil {
 		_ = hs.Close()
 	}
-	<-done
+	_ = <-done // http.ErrServerClosed
 	return nil
 }
 

@@ -224,14 +224,14 @@ func (s *Supervisor) end(pid int, exited <-chan error) {
 	grace := time.NewTimer(s.opts.StopGrace)
 	defer grace.Stop()
 	select {
-	case <-exited:
+	case _ = <-exited:
 		return
 	case <-s.hurry:
 	case <-grace.C:
 	}
 	s.log.Warn("trainer ignores SIGTERM, killing it", "pid", pid, "grace", s.opts.StopGrace)
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	<-exited
+	_ = <-exited
 }
 
 func (s *Supervisor) describe(err error) string {

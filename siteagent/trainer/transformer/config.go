@@ -13,7 +13,7 @@ import (
 	"girassol.dev/internal/tensor"
 )
 
-// Vocabulary: one token is one byte.
+// Vocabulary is the number of tokens: one token is one byte.
 const Vocabulary = 256
 
 // initGain over sqrt(Dim) is the standard deviation of fresh weights: of 0.02 to

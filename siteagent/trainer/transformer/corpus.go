@@ -48,7 +48,7 @@ func ReadFolder(dir string, limit int64) (*Corpus, error) {
 			return err
 		case err != nil:
 			c.Skipped++
-			return nil
+			return nil //nolint:nilerr // what cannot be read is counted as skipped
 		case d.IsDir():
 			return nil
 		}

@@ -118,9 +118,9 @@ func TestExp32IsClose(t *testing.T) {
 
 func BenchmarkStep(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	corpus, err := ReadFolder(filepath.Join(runtime.GOROOT(), "src", "net"), 4<<20)
+	corpus, err := ReadFolder(filepath.Join("..", ".."), 4<<20) // the site agent's own source
 	if err != nil {
-		b.Skip("no Go source tree to read: ", err)
+		b.Fatal(err)
 	}
 	for _, d := range []int{64, 128} {
 		b.Run(fmt.Sprintf("dim=%d", d), func(b *testing.B) {
