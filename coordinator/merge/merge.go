@@ -56,11 +56,11 @@ type Result struct {
 	MeanNorm, DeltaNorm, ResidualNorm float64
 }
 
-// ErrNoWeight: there is no update, or none has weight. Nothing was changed; the
-// round is void.
+// ErrNoWeight says that there is no update, or none with weight. Nothing was
+// changed; the round is void.
 var ErrNoWeight = errors.New("merge: no update carries weight")
 
-// ErrPartial: reading an update or writing the delta failed half-way, so that
+// ErrPartial says that reading an update or writing the delta failed half-way, so that
 // state and residual are half-changed. The holder must restore both from its
 // commit log. Every other error of Merge leaves them as they were.
 var ErrPartial = errors.New("merge: state is half-changed and must be restored from the commit log")

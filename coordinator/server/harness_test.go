@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -272,7 +273,7 @@ func (m *member) push(h *coordinatorv1.PushHeader, payload []byte, chunk func(*c
 		}
 		return s.Send(req)
 	}, bytes.NewReader(payload), int64(len(payload)), int64(first.GetResume().GetOffset()))
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if err := s.CloseSend(); err != nil {

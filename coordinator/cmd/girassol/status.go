@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -81,7 +82,7 @@ func (o *options) watch(ctx context.Context, c coordinatorv1.AdminClient, interv
 			return nil
 		})
 		if ctx.Err() != nil {
-			return nil // Ctrl-C is how one ends it
+			return nil //nolint:nilerr // Ctrl-C is how one ends it
 		}
 		if ended, err := view.ended(); ended {
 			return err
@@ -122,7 +123,7 @@ func worthWaiting(err error) bool {
 		return false
 	}
 	_, isStatus := status.FromError(err)
-	return isStatus || err == io.EOF
+	return isStatus || errors.Is(err, io.EOF)
 }
 
 // view is how watch shows one status after the other.
