@@ -155,7 +155,7 @@ func TestBadSpecsNameTheField(t *testing.T) {
 		"spec.algorithm.outerMomentum":     {OuterMomentum: quantity("1")},
 		"spec.algorithm.uplink.keepOneIn":  {Uplink: &v1alpha1.EncodingSpec{KeepOneIn: -1}},
 		"spec.algorithm.downlink.values":   {Downlink: &v1alpha1.EncodingSpec{Values: "FP8"}},
-		"spec.algorithm.downlink: ":        {Strategy: v1alpha1.FedAvg, Downlink: &v1alpha1.EncodingSpec{KeepOneIn: 16}},
+		"spec.algorithm.downlink:":         {Strategy: v1alpha1.FedAvg, Downlink: &v1alpha1.EncodingSpec{KeepOneIn: 16}},
 	} {
 		if _, err := FromSpec(s); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%v does not name %s", err, path)

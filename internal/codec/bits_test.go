@@ -31,7 +31,7 @@ func TestBitsComeBackAsWritten(t *testing.T) {
 		tail := rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "tail")
 		r := bitReader{in: append(w.out, tail...)}
 		for i, it := range items {
-			got := uint32(0)
+			var got uint32
 			if it.rice {
 				got = r.rice(it.n, 4095)
 			} else {

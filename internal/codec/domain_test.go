@@ -41,10 +41,10 @@ func smallSpecs() []tensor.Spec {
 		param("d.bias", 5000),
 		param("f.small", 8, 8),
 		param("g.exact", 64, 64),
-		tensor.Spec{Name: "h.running_mean", DType: tensor.F32, Shape: []int64{33}, Role: tensor.Buffer},
-		tensor.Spec{Name: "i.running_var", DType: tensor.F16, Shape: []int64{33}, Role: tensor.Buffer},
-		tensor.Spec{Name: "j.counter", DType: tensor.I64, Shape: nil, Role: tensor.Integer},
-		tensor.Spec{Name: "k.mask", DType: tensor.Bool, Shape: []int64{5}, Role: tensor.Integer},
+		{Name: "h.running_mean", DType: tensor.F32, Shape: []int64{33}, Role: tensor.Buffer},
+		{Name: "i.running_var", DType: tensor.F16, Shape: []int64{33}, Role: tensor.Buffer},
+		{Name: "j.counter", DType: tensor.I64, Shape: nil, Role: tensor.Integer},
+		{Name: "k.mask", DType: tensor.Bool, Shape: []int64{5}, Role: tensor.Integer},
 	}
 }
 

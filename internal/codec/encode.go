@@ -52,7 +52,7 @@ func NewEncoder(w io.Writer, d *Domain, e algorithm.Encoding) *Encoder {
 		panic(fmt.Sprintf("codec: encoding is %q, domain %q", e.Transform, d.transform))
 	}
 	enc := &Encoder{w: w, d: d, f: formatOf(e)}
-	enc.write(header(d, e))
+	_ = enc.write(header(d, e)) // kept in enc.err, which the next call returns
 	return enc
 }
 

@@ -68,7 +68,7 @@ func checkHeader(b []byte, d *Domain, e algorithm.Encoding, sectioned bool) erro
 			encodingName(want[5], want[6], binary.LittleEndian.Uint32(want[8:])))
 	}
 	none := string(b[12:20]) == "\x00\x00\x00\x00\x00\x00\x00\x00"
-	if string(b[12:20]) != string(want[12:20]) && !(sectioned && none) {
+	if string(b[12:20]) != string(want[12:20]) && (!sectioned || !none) {
 		return fault(v1alpha1.ReasonShapeMismatch, "", "was made for another model: layout %x, want %x", b[12:20], want[12:20])
 	}
 	return nil

@@ -160,7 +160,7 @@ func (f *File) compare(want map[string]Spec) error {
 		switch {
 		case !ok:
 			found = append(found, difference{name, fmt.Sprintf("%s: missing (want %s %v)", name, w.DType, w.Shape), v1alpha1.ReasonMissingTensor})
-		case have.DType != w.DType && !(have.DType.Float() && w.DType.Float()):
+		case have.DType != w.DType && (!have.DType.Float() || !w.DType.Float()):
 			found = append(found, difference{name, fmt.Sprintf("%s: is %s, want %s", name, have.DType, w.DType), v1alpha1.ReasonDTypeMismatch})
 		case !slices.Equal(have.Shape, w.Shape):
 			found = append(found, difference{name, fmt.Sprintf("%s: has shape %v, want %v", name, have.Shape, w.Shape), v1alpha1.ReasonShapeMismatch})

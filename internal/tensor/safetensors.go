@@ -147,7 +147,7 @@ func (f *File) parseTensor(dec *json.Decoder, name string) (span, error) {
 		offsets []int64
 	}
 	err := object(dec, func(key string) error {
-		twice := false
+		var twice bool
 		var err error
 		switch key {
 		case "dtype":
@@ -241,7 +241,7 @@ func object(dec *json.Decoder, field func(key string) error) error {
 }
 
 func noEOF(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -81,7 +81,7 @@ func TestSendPayloadReportsASourceThatEndsEarly(t *testing.T) {
 func TestErrorsOfReaderWriterAndStreamPassThrough(t *testing.T) {
 	boom := errors.New("disk on fire")
 	send := func(uint64, uint32, []byte) error { return io.EOF }
-	if err := SendPayload(send, strings.NewReader("x"), 1, 0); err != io.EOF {
+	if err := SendPayload(send, strings.NewReader("x"), 1, 0); !errors.Is(err, io.EOF) {
 		t.Errorf("stream error became %v", err)
 	}
 	if err := SendPayload(send, failingReaderAt{boom}, 1, 0); !errors.Is(err, boom) {

@@ -33,7 +33,7 @@ type fleet struct {
 func (f *fleet) Session(s grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
 	for {
 		if _, err := s.Recv(); err != nil {
-			return nil
+			return nil //nolint:nilerr // the client ended the stream
 		}
 		if err := f.session(s.Context()); err != nil {
 			return err
@@ -52,7 +52,7 @@ func (f *fleet) Push(s grpc.BidiStreamingServer[coordinatorv1.PushRequest, coord
 	r := NewReceiver(f.sink(s.Context()), int64(m.GetHeader().GetPayloadBytes()), 0)
 	for {
 		m, err := s.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -79,7 +79,7 @@ func push(ctx context.Context, conn grpc.ClientConnInterface, r io.ReaderAt, siz
 	err = SendPayload(func(offset uint64, crc uint32, payload []byte) error {
 		return s.Send(&coordinatorv1.PushRequest{Offset: offset, Crc32C: crc, Payload: payload})
 	}, r, size, 0)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := s.CloseSend(); err != nil {
@@ -95,7 +95,7 @@ func hello(ctx context.Context, conn grpc.ClientConnInterface) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Send(&coordinatorv1.SessionRequest{}); err != nil && err != io.EOF {
+	if err := s.Send(&coordinatorv1.SessionRequest{}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	_, err = s.Recv()
