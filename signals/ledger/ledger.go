@@ -101,7 +101,7 @@ func New(grids map[string]Grid) *Ledger {
 	return &Ledger{grids: maps.Clone(grids), accounts: map[string]Account{}}
 }
 
-// Add counts watts of IT power, drawn from from to to at a site of this PUE.
+// Add counts watts of IT power, drawn between from and to at a site of this PUE.
 func (l *Ledger) Add(site string, from, to time.Time, watts, pue float64) error {
 	a, err := account(l.grids[site], from, to, watts, pue)
 	if err != nil {
@@ -111,8 +111,8 @@ func (l *Ledger) Add(site string, from, to time.Time, watts, pue float64) error 
 	return nil
 }
 
-// AddEnergy counts measured joules of IT energy, taken as drawn evenly from from
-// to to.
+// AddEnergy counts measured joules of IT energy, taken as drawn evenly between
+// from and to.
 func (l *Ledger) AddEnergy(site string, from, to time.Time, joules, pue float64) error {
 	if joules == 0 && !to.Before(from) {
 		return nil

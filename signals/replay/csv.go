@@ -141,7 +141,7 @@ func (p *parser) record() ([]string, error) {
 			return p.split(line)
 		}
 		if err != nil {
-			return nil, nil
+			return nil, nil //nolint:nilerr // io.EOF: there is no record left
 		}
 	}
 }

@@ -220,7 +220,8 @@ func (s *State) rank(p Policy, l *Point) *float64 {
 			kept = append(kept, t)
 		}
 	}
-	s.Trailing = append(kept, Sample{Time: l.PointTime, Value: l.Value, Period: l.Period})
+	kept = append(kept, Sample{Time: l.PointTime, Value: l.Value, Period: l.Period})
+	s.Trailing = kept
 	if s.coverage(p) < MinCoverage {
 		return nil
 	}
