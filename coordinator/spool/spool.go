@@ -90,30 +90,31 @@ func (s *Spool) Complete() bool {
 // Size is the announced size in bytes.
 func (s *Spool) Size() int64 { return s.size }
 
-// ReadAt reads what was received. It may be used once the upload is complete.
+// ReadAt reads what was received. It may be used once the upload is complete;
+// after Close it fails.
 func (s *Spool) ReadAt(p []byte, off int64) (int, error) {
 	if s.file != nil {
 		return s.file.ReadAt(p, off)
 	}
-	if off < 0 || off > int64(len(s.memory)) {
+	s.mu.Lock()
+	memory, closed := s.memory, s.closed
+	s.mu.Unlock()
+	if closed {
+		return 0, os.ErrClosed
+	}
+	if off < 0 || off > int64(len(memory)) {
 		return 0, io.EOF
 	}
-	n := copy(p, s.memory[off:])
+	n := copy(p, memory[off:])
 	if n < len(p) {
 		return n, io.EOF
 	}
 	return n, nil
 }
 
-// Reset drops what was received, after a failed check.
-func (s *Spool) Reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.received = 0
-	s.memory = s.memory[:0]
-}
-
-// Close frees the upload.
+// Close frees the upload. The disk space of a big one may come back a little
+// later: that takes tens of milliseconds, more than whoever ends a round has for
+// each of its uploads.
 func (s *Spool) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +123,7 @@ func (s *Spool) Close() {
 	}
 	s.closed = true
 	if s.file != nil {
-		_ = s.file.Close()
+		go func() { _ = s.file.Close() }()
 	}
 	s.memory = nil
 }
