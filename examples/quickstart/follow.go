@@ -12,7 +12,6 @@ import (
 	"girassol.dev/examples/quickstart/plan"
 	"girassol.dev/examples/quickstart/timeline"
 	"girassol.dev/examples/quickstart/view"
-	"girassol.dev/signals/synthetic"
 )
 
 const (
@@ -129,11 +128,7 @@ func (r *runner) attend(ctx context.Context, statuses <-chan *coordinatorv1.Fede
 // take records what a status tells.
 func (r *runner) take(s *coordinatorv1.FederationStatus) error {
 	now := time.Now()
-	for _, site := range s.GetSites() {
-		if p := site.GetSignal().GetPointUnixMs(); p != 0 {
-			r.clock.see(time.UnixMilli(p).UTC(), now, synthetic.Step)
-		}
-	}
+	r.clock.see(time.UnixMilli(s.GetSignalsUnixMs()).UTC(), now)
 	r.status = s
 	r.rates.See(s, now)
 	virtual := r.clock.at(now)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
-	"girassol.dev/api/federation/v1alpha1"
 )
 
 // ProgressEvery is the least virtual time between two Progress entries.
@@ -126,21 +125,13 @@ func (d *Differ) site(s *coordinatorv1.SiteStatus) (Site, bool) {
 	return e, !known || old.Phase != e.Phase || old.Training != e.Training || old.Window != e.Window
 }
 
-// voidReasons are those that say why a round had no effect.
-var voidReasons = map[string]bool{
-	string(v1alpha1.ReasonTooFewUpdates): true, string(v1alpha1.ReasonNothingToMerge): true,
-	string(v1alpha1.ReasonQuorumLost): true, string(v1alpha1.ReasonRoundDeadline): true,
-}
-
 func (d *Differ) rounds(s *coordinatorv1.FederationStatus) []Entry {
 	var out []Entry
 	if d.prev != nil && s.GetRoundsVoid() > d.prev.GetRoundsVoid() {
+		void := s.GetRound().GetLastVoid()
 		r := &Round{
-			Number: d.prev.GetRound().GetNumber(), Version: d.version, Void: true,
+			Number: void.GetNumber(), Version: d.version, Void: true, Reason: void.GetReason(), Message: void.GetMessage(),
 			TokensTotal: d.tokens,
-		}
-		if voidReasons[s.GetReason()] { // else it tells of something else already
-			r.Reason, r.Message = s.GetReason(), s.GetMessage()
 		}
 		r.BytesUp, r.BytesDown = d.sinceRound()
 		out = append(out, Entry{Kind: KindRound, Round: r})

@@ -115,9 +115,10 @@ func TestDifferTellsVoidRounds(t *testing.T) {
 	d := NewDiffer(nil, nil)
 	d.Next(status(ptr(uint64(2)), 10, 0, 0), at(0), start)
 	s := status(ptr(uint64(2)), 10, 0, 0)
-	s.RoundsVoid, s.Reason = 1, "TooFewUpdates"
+	s.RoundsVoid, s.Round.Number = 1, 8 // the next one has begun
+	s.Round.LastVoid = &coordinatorv1.VoidRound{Number: 7, Reason: "TooFewUpdates", Message: "0 of 1"}
 	got := of(d.Next(s, at(0.1), start), KindRound)
-	if len(got) != 1 || !got[0].Round.Void || got[0].Round.Number != 7 || got[0].Round.Reason != "TooFewUpdates" {
+	if len(got) != 1 || !got[0].Round.Void || got[0].Round.Number != 7 || got[0].Round.Reason != "TooFewUpdates" || got[0].Round.Message != "0 of 1" {
 		t.Errorf("got %+v", got)
 	}
 }
