@@ -29,7 +29,7 @@ func newCredentials(o Options, server bool) credentials.TransportCredentials {
 
 func (c linkCredentials) Info() credentials.ProtocolInfo {
 	if c.options.Secure() {
-		return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.options.ServerName}
+		return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 	}
 	return insecure.NewCredentials().Info()
 }

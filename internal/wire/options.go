@@ -137,6 +137,9 @@ func DialOptions(o Options) []grpc.DialOption {
 			MinConnectTimeout: handshakeTimeout,
 		}),
 	}
+	if o.Secure() && o.ServerName != "" {
+		opts = append(opts, grpc.WithAuthority(o.ServerName))
+	}
 	if o.Window > 0 {
 		opts = append(opts, grpc.WithStaticStreamWindowSize(o.Window), grpc.WithStaticConnWindowSize(o.Window))
 	}
