@@ -129,11 +129,12 @@ func (s *Server) Serve(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
-	done := make(chan error, 1)
-	go func() { done <- hs.Serve(l) }()
+	type ended struct{ err error }
+	done := make(chan ended, 1)
+	go func() { done <- ended{hs.Serve(l)} }()
 	select {
-	case err = <-done:
-		return fmt.Errorf("trainer: serve %s: %w", s.opts.SocketPath, err)
+	case e := <-done:
+		return fmt.Errorf("trainer: serve %s: %w", s.opts.SocketPath, e.err)
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
@@ -145,7 +146,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := hs.Shutdown(bounded); err != nil {
 		_ = hs.Close()
 	}
-	_ = <-done // http.ErrServerClosed
+	<-done // with http.ErrServerClosed
 	return nil
 }
 

@@ -199,16 +199,16 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 	s.set(func(st *State) { st.Phase, st.PID = Running, pid })
 	s.log.Info("trainer started", "pid", pid, "command", s.opts.Command[0])
 
-	exited := make(chan error, 1)
+	exited := make(chan exit, 1)
 	go func() {
 		err := reap(cmd)
 		out.flush()
 		errs.flush()
-		exited <- err
+		exited <- exit{err}
 	}()
 	select {
-	case err := <-exited:
-		return s.describe(err), false
+	case e := <-exited:
+		return s.describe(e.err), false
 	case why := <-s.restart:
 		s.end(pid, exited)
 		return "restarted: " + why, true
@@ -218,20 +218,23 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 	}
 }
 
+// exit is how a trainer ended; nil is exit code 0.
+type exit struct{ err error }
+
 // end asks the group to leave, then makes it.
-func (s *Supervisor) end(pid int, exited <-chan error) {
+func (s *Supervisor) end(pid int, exited <-chan exit) {
 	_ = syscall.Kill(-pid, syscall.SIGTERM)
 	grace := time.NewTimer(s.opts.StopGrace)
 	defer grace.Stop()
 	select {
-	case _ = <-exited:
+	case <-exited:
 		return
 	case <-s.hurry:
 	case <-grace.C:
 	}
 	s.log.Warn("trainer ignores SIGTERM, killing it", "pid", pid, "grace", s.opts.StopGrace)
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	_ = <-exited
+	<-exited
 }
 
 func (s *Supervisor) describe(err error) string {
