@@ -29,14 +29,14 @@ func Read(r io.Reader) (entries []Entry, good int64, err error) {
 		var e Entry
 		if perr := json.Unmarshal(line, &e); perr != nil || !e.valid() {
 			if last {
-				return entries, good, nil
+				return entries, good, nil //nolint:nilerr // io.EOF: a kill tore the last line
 			}
 			return nil, 0, fmt.Errorf("timeline: line %d is not an entry: %.60q", n, bytes.TrimSpace(line))
 		}
 		if last {
 			// Complete JSON without its newline: the writer ends lines, so this
 			// one may have been cut inside a number.
-			return entries, good, nil
+			return entries, good, nil //nolint:nilerr // io.EOF
 		}
 		entries = append(entries, e)
 		good += int64(len(line))
