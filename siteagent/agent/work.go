@@ -104,7 +104,12 @@ func (a *Agent) next(ctx context.Context) error {
 	}
 	a.cfg.Trainer.SetSeedWanted(o.seed)
 	if o.target == nil {
-		a.setState(coordinatorv1.MemberState_MEMBER_STATE_IDLE, "the federation has no model yet")
+		// An idle site is not told of a model before it is admitted.
+		detail := "holds no model yet"
+		if o.seed {
+			detail = "the federation has no model yet"
+		}
+		a.setState(coordinatorv1.MemberState_MEMBER_STATE_IDLE, detail)
 	} else {
 		a.set(func(s *memberStatus) {
 			if s.state != coordinatorv1.MemberState_MEMBER_STATE_READY {

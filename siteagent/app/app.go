@@ -104,7 +104,7 @@ the same name.`,
 	f.StringVar(&o.node, "node", host, "name of this node within the site")
 	f.StringVar(&o.data, "data", "", "folder for model state, residual and pending update; survives restarts (required)")
 	f.StringVar(&o.work, "work", "", "folder for models and results that the trainer sees, best a tmpfs (default: work below --data)")
-	f.StringVar(&o.socket, "socket", "", "Unix socket of the trainer API, at most 107 bytes (default: run/trainer.sock below --work)")
+	f.StringVar(&o.socket, "socket", "", "Unix socket of the trainer API, at most 107 bytes (default: run/trainer.sock below --work, or in a private temporary folder where that path is longer)")
 	f.StringVar(&o.redis, "redis", "", "Redis to read events from, redis://[user:password@]host:port/db; empty: none, rounds need none")
 	f.DurationVar(&o.grace, "grace", 25*time.Second, "time from SIGTERM until the agent must be gone; below the pod's grace period")
 	f.DurationVar(&o.retryMax, "retry-max", time.Minute, "longest pause between attempts to reach the coordinator")
@@ -148,13 +148,17 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if o.work == "" {
 		o.work = filepath.Join(o.data, "work")
 	}
-	if o.socket == "" {
-		o.socket = filepath.Join(o.work, "run", "trainer.sock")
-	}
 	counter := &wire.Counter{}
 	o.link.Counter = counter
 	if err := o.link.Check(o.coordinator); err != nil {
 		return err
+	}
+	if o.socket == "" {
+		var remove func()
+		if o.socket, remove, err = defaultSocket(o.work, log); err != nil {
+			return err
+		}
+		defer remove()
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

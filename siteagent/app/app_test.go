@@ -2,8 +2,11 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"girassol.dev/siteagent/agent"
+	"girassol.dev/siteagent/trainer"
 )
 
 func execute(args ...string) error {
@@ -42,6 +46,49 @@ func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
 				t.Fatalf("error %v, want one that says %q", err, tc.says)
 			}
 		})
+	}
+}
+
+func TestLongWorkPathGetsAShortPrivateSocket(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	short, err := os.MkdirTemp("", "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(short)
+	path, remove, err := defaultSocket(short, log)
+	if err != nil || path != filepath.Join(short, "run", "trainer.sock") {
+		t.Errorf("a short work folder: %s, %v", path, err)
+	}
+	remove()
+
+	long := filepath.Join(short, strings.Repeat("deep/", 30))
+	path, remove, err = defaultSocket(long, log)
+	if err != nil || len(path) > trainer.MaxSocketPath || strings.HasPrefix(path, short) {
+		t.Fatalf("a long one: %s, %v", path, err)
+	}
+	if fi, err := os.Stat(filepath.Dir(path)); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("its folder: %v, %v", fi.Mode(), err)
+	}
+	api, err := trainer.New(trainer.Options{SocketPath: path, WorkDir: long})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx) }()
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	remove()
+	if _, err := os.Stat(filepath.Dir(path)); !os.IsNotExist(err) {
+		t.Errorf("its folder is left behind: %v", err)
+	}
+
+	t.Setenv("TMPDIR", long)
+	if _, _, err := defaultSocket(long, log); err == nil || !strings.Contains(err.Error(), "--socket") {
+		t.Errorf("no short folder at all: %v", err)
 	}
 }
 
