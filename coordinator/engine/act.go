@@ -24,6 +24,9 @@ func (e *Engine) act(now time.Time, actions []round.Action) {
 	if len(actions) > 0 {
 		e.noteRound()
 	}
+	if e.fatal != nil {
+		return // a grant of a number that is not kept could be given twice
+	}
 	for _, a := range actions {
 		switch a := a.(type) {
 		case round.Grant:

@@ -26,13 +26,13 @@ func (e *Engine) commit(a round.Commit) {
 	}
 	man := e.nextManifest(a, uploads)
 	snapshot := e.snapshot
-	go func() {
+	e.background.Go(func() {
 		<-snapshot // it reads the model that the merge changes
 		start := time.Now()
 		done, err := e.merge(man, uploads)
 		took := time.Since(start)
 		e.post(func() { e.mergeEnded(a, done, uploads, took, err) })
-	}()
+	})
 }
 
 // merge steps the model and makes the commit durable. When it fails, the model
@@ -262,15 +262,17 @@ func (e *Engine) maybeSnapshot() {
 	}
 	done := make(chan struct{})
 	e.snapshot = done
-	version, man := m.version, e.manifest
-	e.snapshotAt, e.deltaBytes = version, 0
-	go func() {
-		err := e.store.WriteSnapshot(version, man, m.state, m.residual)
-		close(done)
-		if err != nil {
-			e.post(func() { e.snapshotFailed(version, err) })
+	man, before, bytes := e.manifest, e.snapshotAt, e.deltaBytes
+	e.snapshotAt, e.deltaBytes = m.version, 0
+	e.background.Go(func() {
+		defer close(done)
+		if err := e.store.WriteSnapshot(man.Version, man, m.state, m.residual); err != nil {
+			e.post(func() {
+				e.snapshotAt, e.deltaBytes = before, e.deltaBytes+bytes
+				e.snapshotFailed(man.Version, err)
+			})
 		}
-	}()
+	})
 }
 
 // snapshotFailed: the commits are durable, so training goes on and the next
@@ -281,7 +283,6 @@ func (e *Engine) snapshotFailed(version uint64, err error) {
 		return
 	}
 	e.log.Error("snapshot failed; the next commit tries again", "version", version, "error", err)
-	e.snapshotAt = 0
 }
 
 func mustHex(s string) []byte {

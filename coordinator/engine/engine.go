@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -103,7 +104,9 @@ type Engine struct {
 	deltaBytes int64         // since the last snapshot
 	snapshotAt uint64        // version of the last snapshot
 
-	fatal error
+	// background is the work beside the engine's goroutine, which starts it.
+	background sync.WaitGroup
+	fatal      error
 }
 
 // model is what a commit changes, and what it needs to do so.
@@ -174,10 +177,23 @@ func (e *Engine) post(f func()) {
 }
 
 // Run serves until ctx ends or the commit log can take no more. On the way out
-// it tells the members, waits for a merge or snapshot at work and writes a last
-// snapshot.
+// it finishes a merge at work, tells the members and writes a last snapshot;
+// when it returns nothing of the engine runs any more.
 func (e *Engine) Run(ctx context.Context) error {
-	defer close(e.stopped)
+	err := e.serve(ctx)
+	close(e.stopped)
+	e.background.Wait()
+	e.dropUploads()
+	if e.model != nil {
+		e.model.close()
+	}
+	if err != nil {
+		return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)
+	}
+	return nil
+}
+
+func (e *Engine) serve(ctx context.Context) error {
 	now := time.Now()
 	if e.model != nil {
 		e.act(now, e.machine.SetModel(now))
@@ -203,8 +219,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			due = next
 		}
 	}
-	e.closeSessions(v1alpha1.ReasonCommitLogFailed, e.fatal.Error())
-	return fmt.Errorf("federation %s: %w", e.cfg.Federation, e.fatal)
+	return e.giveUp()
 }
 
 func (e *Engine) tick(now time.Time) {
@@ -215,25 +230,46 @@ func (e *Engine) tick(now time.Time) {
 	e.act(now, e.machine.Tick(now))
 }
 
-// shutdown ends a run in order. Members keep what they have not sent.
+// shutdown ends a run in order: a merge at work is finished and told before the
+// members go. They keep what they have not sent.
 func (e *Engine) shutdown() error {
-	e.announce(events.Event{Type: events.Shutdown, Reason: string(v1alpha1.ReasonCoordinatorStopped)})
-	e.closeSessions(v1alpha1.ReasonCoordinatorStopped, "the coordinator is stopping; reconnect later")
-	for e.machine.Status().State == round.Committing {
-		f := <-e.posts // the merge posts its end
-		f()
+	now := time.Now()
+	e.act(now, e.machine.Pause(now)) // no round follows the one at work
+	for e.fatal == nil && e.machine.Status().State == round.Committing {
+		(<-e.posts)()
 	}
-	<-e.snapshot
+	if e.fatal != nil {
+		return e.giveUp()
+	}
+	e.closeSessions(v1alpha1.ReasonCoordinatorStopped, "the coordinator is stopping; reconnect later")
+	for written := false; !written; {
+		select {
+		case f := <-e.posts:
+			f()
+		case <-e.snapshot:
+			written = true
+		}
+	}
+	if e.fatal != nil {
+		return e.fatal
+	}
 	if e.model == nil || e.snapshotAt == e.model.version {
 		return nil
 	}
 	if err := e.store.WriteSnapshot(e.model.version, e.manifest, e.model.state, e.model.residual); err != nil {
-		return fmt.Errorf("federation %s: last snapshot: %w", e.cfg.Federation, err)
+		return fmt.Errorf("last snapshot: %w", err)
 	}
 	return nil
 }
 
+// giveUp ends a run that cannot go on.
+func (e *Engine) giveUp() error {
+	e.closeSessions(v1alpha1.ReasonCommitLogFailed, e.fatal.Error())
+	return e.fatal
+}
+
 func (e *Engine) closeSessions(reason v1alpha1.Reason, message string) {
+	e.announce(events.Event{Type: events.Shutdown, Reason: string(reason), Message: message})
 	for _, s := range e.sessions.All() {
 		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Shutdown{
 			Shutdown: &coordinatorv1.Shutdown{Reason: string(reason), Message: message},
@@ -241,10 +277,6 @@ func (e *Engine) closeSessions(reason v1alpha1.Reason, message string) {
 		e.sessions.Remove(s)
 		s.Close(reason)
 	}
-	for _, u := range e.uploads {
-		u.spool.Close()
-	}
-	clear(e.uploads)
 }
 
 func (e *Engine) announce(ev events.Event) {
