@@ -3,81 +3,14 @@ package engine
 import (
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"io"
 	"maps"
-	"time"
 
-	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/api/events"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
-	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/internal/algorithm"
 )
-
-// commit merges a round's updates beside the engine's goroutine. Until its end
-// is posted back nothing else touches the model.
-func (e *Engine) commit(a round.Commit) {
-	uploads := make([]*Upload, 0, len(a.Members))
-	for _, name := range a.Members {
-		uploads = append(uploads, e.uploads[name])
-	}
-	man := e.nextManifest(a, uploads)
-	snapshot := e.snapshot
-	e.background.Go(func() {
-		<-snapshot // it reads the model that the merge changes
-		start := time.Now()
-		done, err := e.merge(man, uploads)
-		took := time.Since(start)
-		e.post(func() { e.mergeEnded(a, done, uploads, took, err) })
-	})
-}
-
-// merge steps the model and makes the commit durable. When it fails, the model
-// in memory may be half a step on.
-func (e *Engine) merge(man checkpoint.Manifest, uploads []*Upload) (checkpoint.Manifest, error) {
-	m := e.model
-	updates := make([]merge.Update, 0, len(uploads))
-	for _, u := range uploads {
-		updates = append(updates, merge.Update{Member: u.name, Weight: u.header.GetWeight(), Payload: u.payload, Agreement: u.header.Agreement})
-	}
-	tx, err := e.store.Begin(man.Version)
-	if err != nil {
-		return man, err
-	}
-	if _, err := merge.Merge(m.state, m.residual, m.merge, updates, tx.Delta()); err != nil {
-		tx.Abort()
-		return man, err
-	}
-	if e.archives() {
-		for _, u := range uploads {
-			if err := tx.AddUpdate(u.name, io.NewSectionReader(u.spool, 0, u.spool.Size())); err != nil {
-				tx.Abort()
-				return man, err
-			}
-		}
-	}
-	digest := m.state.Digest()
-	man.Digest = hex.EncodeToString(digest[:])
-	man.UnixMilli = time.Now().UnixMilli()
-	if err := tx.Finish(man); err != nil {
-		return man, err
-	}
-	// What the store filled in.
-	all, err := e.store.Manifests(man.Version - 1)
-	if err != nil || len(all) == 0 {
-		return man, fmt.Errorf("the manifest of version %d cannot be read back: %w", man.Version, err)
-	}
-	return all[0], nil
-}
-
-// archives says whether commits keep the updates: recovery of the downlink
-// residual merges them again.
-func (e *Engine) archives() bool {
-	return e.cfg.ArchiveUpdates || !e.cfg.Algorithm.Downlink.Lossless()
-}
 
 func (e *Engine) nextManifest(a round.Commit, uploads []*Upload) checkpoint.Manifest {
 	man := checkpoint.Manifest{
@@ -169,51 +102,6 @@ func finite(v *float64) *float64 {
 	return v
 }
 
-func (e *Engine) mergeEnded(a round.Commit, man checkpoint.Manifest, uploads []*Upload, took time.Duration, err error) {
-	now := time.Now()
-	if err != nil {
-		e.mergeFailed(now, a, err)
-		return
-	}
-	m := e.model
-	m.version = man.Version
-	copy(m.digest[:], mustHex(man.Digest))
-	e.adopt(man)
-	e.deltaBytes += man.DeltaBytes
-	senders := map[string]bool{}
-	for _, u := range uploads {
-		senders[u.name] = true
-	}
-	e.dropUploads()
-	e.log.Info("round committed", "round", a.Round, "version", man.Version, "digest", man.Digest[:12], "members", a.Members,
-		"samples", man.CommittedSamples, "deltaBytes", man.DeltaBytes, "took", took.Round(time.Microsecond))
-	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: man.Version, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, senders)
-	e.announceCommit(man)
-	e.maybeSnapshot()
-	e.act(now, e.machine.Committed(now))
-}
-
-// mergeFailed puts the model back to the newest commit: a failed merge must
-// change nothing.
-func (e *Engine) mergeFailed(now time.Time, a round.Commit, err error) {
-	e.log.Error("merge failed", "round", a.Round, "error", err)
-	if errors.Is(err, checkpoint.ErrFenced) {
-		e.fail(v1alpha1.ReasonFenced, err)
-		return
-	}
-	var ue *merge.UpdateError
-	if errors.Is(err, merge.ErrNoWeight) || errors.As(err, &ue) {
-		e.act(now, e.machine.CommitFailed(now, v1alpha1.ReasonNothingToMerge, err.Error()))
-		return
-	}
-	e.model.close()
-	if rerr := e.reload(); rerr != nil {
-		e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("after a failed merge (%w) the model cannot be recovered: %w", err, rerr))
-		return
-	}
-	e.act(now, e.machine.CommitFailed(now, v1alpha1.ReasonCommitLogFailed, err.Error()))
-}
-
 // adopt takes what a manifest says of the run so far.
 func (e *Engine) adopt(man checkpoint.Manifest) {
 	e.manifest = man
@@ -229,14 +117,13 @@ func (e *Engine) adopt(man checkpoint.Manifest) {
 const recentVersions = 64
 
 func (e *Engine) remember(man checkpoint.Manifest) {
+	if man.Version+recentVersions < e.model.version {
+		return
+	}
 	for _, mm := range man.Members {
 		e.counted[mm.Member+"\x00"+mm.UpdateID] = man.Version
 	}
-	for k, v := range e.counted {
-		if v+recentVersions < man.Version {
-			delete(e.counted, k)
-		}
-	}
+	maps.DeleteFunc(e.counted, func(_ string, v uint64) bool { return v+recentVersions < e.model.version })
 }
 
 func (e *Engine) announceCommit(man checkpoint.Manifest) {

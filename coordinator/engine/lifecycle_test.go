@@ -128,7 +128,9 @@ func TestSnapshotThatFailedIsTriedAgainAtTheNextCommit(t *testing.T) {
 	cfg.SnapshotEvery = 1
 	r, a := seeded(t, cfg)
 	snapshots := filepath.Join(cfg.DataDir, "snapshots")
-	work := func(*agent, *coordinatorv1.Grant) ([]byte, float64) { return ones(t, smallModel(t), cfg.Algorithm, 0.5), 1 }
+	work := func(*agent, *coordinatorv1.Grant) ([]byte, float64) {
+		return ones(t, smallModel(t), cfg.Algorithm, 0.5), 1
+	}
 	// The place of the first snapshot is taken.
 	blocked := filepath.Join(snapshots, "000000000001")
 	if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {

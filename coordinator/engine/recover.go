@@ -28,8 +28,12 @@ func (e *Engine) recover() error {
 	if e.wishes, err = loadWishes(e.cfg.DataDir); err != nil {
 		return err
 	}
-	if err := e.reload(); err != nil {
-		return err
+	l, err := e.load()
+	if err != nil {
+		return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)
+	}
+	if l != nil {
+		e.install(l)
 	}
 	last, err := e.readRound()
 	if err != nil {
@@ -51,43 +55,76 @@ func (e *Engine) recover() error {
 	return nil
 }
 
-// reload reads the model from the commit log: the newest good snapshot, then
-// every commit after it, each checked against its digest.
-func (e *Engine) reload() error {
+// loaded is what the commit log holds.
+type loaded struct {
+	model *model
+	// manifests of the newest good snapshot and all commits after it.
+	manifests []checkpoint.Manifest
+	// known are all commits that the log still has, older ones too.
+	known []checkpoint.Manifest
+}
+
+// load reads the model from the commit log: the newest good snapshot, then every
+// commit after it, all checked against the digest. It is nil when there is none.
+// It touches nothing of the engine.
+func (e *Engine) load() (_ *loaded, err error) {
 	rec, err := e.store.Recover()
 	if err != nil {
-		return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)
+		return nil, err
 	}
 	for _, d := range rec.Damage {
 		e.log.Error("commit log damaged", "what", d)
 	}
 	if rec.Empty() {
-		e.model = nil
-		return nil
+		return nil, nil
 	}
-	if was, is := rec.Latest().Algorithm, e.cfg.Algorithm; was.Downlink.Transform != is.Downlink.Transform {
-		return fmt.Errorf("federation %s: spec.algorithm: the run was made with %s (transform %s) and cannot go on with %s (transform %s); keep the strategy or start with an empty data folder",
-			e.cfg.Federation, was.Strategy, was.Downlink.Transform, is.Strategy, is.Downlink.Transform)
+	was, is := rec.Latest().Algorithm, e.cfg.Algorithm
+	if was.Downlink.Transform != is.Downlink.Transform {
+		rec.Close()
+		return nil, fmt.Errorf("spec.algorithm: the run was made with %s (transform %s) and cannot go on with %s (transform %s); keep the strategy or start with an empty data folder",
+			was.Strategy, was.Downlink.Transform, is.Strategy, is.Downlink.Transform)
+	}
+	if was != is {
+		e.log.Warn("the algorithm is another one than before; from the next round on it holds", "was", was, "is", is)
 	}
 	m := e.newModel(rec.State, rec.Residual, e.needsResidual(rec.Commits))
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
 	m.version = rec.Snapshot.Version
-	e.adopt(rec.Snapshot)
-	e.deltaBytes, e.snapshotAt = 0, m.version
 	for _, man := range rec.Commits {
 		if err := e.replay(m, man); err != nil {
-			return fmt.Errorf("federation %s: replay of version %d: %w", e.cfg.Federation, man.Version, err)
+			return nil, fmt.Errorf("replay of version %d: %w", man.Version, err)
 		}
 		m.version = man.Version
-		e.adopt(man)
-		e.deltaBytes += man.DeltaBytes
 	}
 	m.digest = m.state.Digest()
-	if got := hex.EncodeToString(m.digest[:]); got != e.manifest.Digest {
-		return fmt.Errorf("federation %s: recovered version %d has digest %s, its manifest says %s", e.cfg.Federation, m.version, got, e.manifest.Digest)
+	latest := rec.Latest()
+	if got := hex.EncodeToString(m.digest[:]); got != latest.Digest {
+		return nil, fmt.Errorf("recovered version %d has digest %s, its manifest says %s: bring the data folder back from a copy, or move the commits after the last good version away", m.version, got, latest.Digest)
 	}
-	e.model = m
-	e.log.Info("recovered", "version", m.version, "digest", e.manifest.Digest[:12], "snapshot", rec.Snapshot.Version, "commits", len(rec.Commits))
-	return nil
+	e.log.Info("recovered", "version", m.version, "digest", latest.Digest[:12], "snapshot", rec.Snapshot.Version, "commits", len(rec.Commits))
+	l := &loaded{model: m, manifests: append([]checkpoint.Manifest{rec.Snapshot}, rec.Commits...)}
+	if l.known, err = e.store.Manifests(0); err != nil {
+		// They serve only to tell an old update that it was counted.
+		e.log.Warn("older commits cannot be read", "error", err)
+	}
+	return l, nil
+}
+
+// install makes what was loaded the engine's.
+func (e *Engine) install(l *loaded) {
+	e.model = l.model
+	e.deltaBytes, e.snapshotAt = 0, l.manifests[0].Version
+	for _, man := range l.manifests[1:] {
+		e.deltaBytes += man.DeltaBytes
+	}
+	e.adopt(l.manifests[len(l.manifests)-1])
+	for _, man := range slices.Concat(l.known, l.manifests) {
+		e.remember(man)
+	}
 }
 
 // needsResidual says whether there is, or will be after a replay, anything that a

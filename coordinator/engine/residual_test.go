@@ -23,11 +23,7 @@ import (
 func bare(t *testing.T, dir string, p algorithm.Parameters) *Engine {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	store, err := checkpoint.Open(dir, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
+	store := openStore(t, dir)
 	model := filepath.Join(t.TempDir(), "model.safetensors")
 	l, err := tensor.NewLayout([]tensor.Spec{{Name: "w", DType: tensor.F32, Shape: []int64{64, 64}, Role: tensor.Parameter}})
 	if err != nil {
@@ -46,6 +42,16 @@ func bare(t *testing.T, dir string, p algorithm.Parameters) *Engine {
 		t.Fatal(err)
 	}
 	return e
+}
+
+func openStore(t *testing.T, dir string) *checkpoint.Store {
+	t.Helper()
+	store, err := checkpoint.Open(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
 }
 
 // commitOne merges one update of ascending values.
@@ -152,7 +158,7 @@ func TestFailedMergeGivesTheModelBack(t *testing.T) {
 	commitOne(t, e)
 	old := e.model
 	want := kernel.SumSquares(old.residual)
-	e.mergeFailed(time.Now(), round.Commit{Round: 2}, errors.New("disk full"))
+	e.mergeFailed(time.Now(), round.Commit{Round: 2}, e.putBack(errors.New("disk full")))
 	if e.fatal != nil {
 		t.Fatal(e.fatal)
 	}
