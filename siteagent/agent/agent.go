@@ -32,6 +32,9 @@ type Config struct {
 	// Trainer is served, and Replica closed, by the caller.
 	Trainer *trainer.Server
 	Replica *replica.Replica
+	// TrainerFault says in a line why the trainer is not running, "" when it is.
+	// May be nil.
+	TrainerFault func() string
 	// Redis is where events come from; nil without. CursorPath keeps the place in
 	// the stream.
 	Redis      redis.UniversalClient

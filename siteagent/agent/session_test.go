@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -249,5 +250,16 @@ func TestWithoutATrainerTheMemberSaysWhatItWaitsFor(t *testing.T) {
 	c.tell(c.grant(1, 2, 100*time.Millisecond))
 	c.waitBeat("nothing to report", func(h *coordinatorv1.Heartbeat) bool {
 		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY && h.GetRound() == 1 && h.GetSteps() == 0
+	})
+}
+
+// A site that waits for its trainer says so from the start, with the trainer's
+// own last words: an idle site without a model waits for it too.
+func TestAMissingTrainerIsToldBeforeThereIsAModel(t *testing.T) {
+	c := newCoordinator(t, algorithm.FedAvg, small)
+	c.hasModel = false
+	launch(t, c, "", nil, func(cfg *Config) { cfg.TrainerFault = func() string { return "exit status 1: unknown flag" } })
+	c.waitBeat("told of the trainer", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "exit status 1: unknown flag")
 	})
 }

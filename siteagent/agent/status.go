@@ -59,8 +59,15 @@ func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
 		Steps: s.steps, Samples: s.samples, Loss: s.loss, StepSeconds: s.stepSeconds,
 		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received,
 	}
-	if s.state == coordinatorv1.MemberState_MEMBER_STATE_READY && !s.report && !a.cfg.Trainer.Attached() {
+	// Without a model the trainer is needed for the first weights.
+	idle := s.state == coordinatorv1.MemberState_MEMBER_STATE_READY || s.state == coordinatorv1.MemberState_MEMBER_STATE_IDLE
+	if idle && !s.report && !a.cfg.Trainer.Attached() {
 		h.State, h.Detail = coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER, "no trainer on "+a.cfg.Trainer.SocketPath()
+		if a.cfg.TrainerFault != nil {
+			if fault := a.cfg.TrainerFault(); fault != "" {
+				h.Detail = "the trainer does not stay up: " + fault
+			}
+		}
 	}
 	s.report = false
 	a.metrics.state.Set(float64(h.State))

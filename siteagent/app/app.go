@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -199,6 +200,9 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		CursorPath: filepath.Join(o.data, "events.json"),
 		RetryMax:   o.retryMax, Log: log, Registerer: registry,
 	}
+	if supervisor != nil {
+		config.TrainerFault = func() string { return fault(supervisor.State()) }
+	}
 	if events != nil {
 		defer func() { _ = events.Close() }()
 		config.Redis = events
@@ -270,6 +274,19 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 		close(done)
 		group.Wait()
 	}
+}
+
+// fault is why a trainer is not running, with the last that it wrote.
+func fault(s trainer.State) string {
+	if s.Phase != trainer.Backoff {
+		return ""
+	}
+	text := s.Reason
+	if n := len(s.Tail); n > 0 {
+		text += ": " + s.Tail[n-1]
+	}
+	const most = 300 // bytes in a heartbeat
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -89,6 +90,22 @@ func TestLongWorkPathGetsAShortPrivateSocket(t *testing.T) {
 	t.Setenv("TMPDIR", long)
 	if _, _, err := defaultSocket(long, log); err == nil || !strings.Contains(err.Error(), "--socket") {
 		t.Errorf("no short folder at all: %v", err)
+	}
+}
+
+func TestFaultSaysWhyTheTrainerIsDown(t *testing.T) {
+	for want, s := range map[string]trainer.State{
+		"":                           {Phase: trainer.Running, Reason: "exit status 1"},
+		"exit status 1: no such GPU": {Phase: trainer.Backoff, Reason: "exit status 1", Tail: []string{"loading", "no such GPU"}},
+		"killed":                     {Phase: trainer.Backoff, Reason: "killed"},
+	} {
+		if got := fault(s); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	long := fault(trainer.State{Phase: trainer.Backoff, Tail: []string{strings.Repeat("é", 400)}})
+	if len(long) > 300 || !utf8.ValidString(long) {
+		t.Errorf("%d bytes, valid %v", len(long), utf8.ValidString(long))
 	}
 }
 
