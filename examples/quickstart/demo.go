@@ -24,6 +24,7 @@ import (
 	"girassol.dev/examples/quickstart/plan"
 	"girassol.dev/examples/quickstart/timeline"
 	"girassol.dev/examples/quickstart/view"
+	"girassol.dev/siteagent/trainer"
 )
 
 // errInterrupted is the cause of a run that Ctrl-C ended.
@@ -108,7 +109,11 @@ func resumeCommand(o plan.Options) string {
 	if o.Out != plan.DefaultOut {
 		cmd += " --out " + strconv.Quote(o.Out)
 	}
-	return "quickstart " + cmd
+	name := "quickstart "
+	if self, err := os.Executable(); err == nil && strings.Contains(self, "go-build") {
+		name = "go run ./examples/quickstart "
+	}
+	return name + cmd
 }
 
 // onInterrupt ends the context at the first SIGINT or SIGTERM and everything at
@@ -163,7 +168,9 @@ type runner struct {
 	address     string
 	redis       string
 	sockets     string
+	events      string // the last state of the link to Redis
 	interrupted bool
+	stopping    bool // all were asked to end
 }
 
 // open takes up or begins the timeline.
@@ -199,7 +206,9 @@ func (r *runner) record(entries ...timeline.Entry) error {
 			}
 			r.last[e.Site.Name] = *e.Site
 		}
-		if r.screen == nil {
+		// That all processes end when asked to is no news.
+		news := !r.stopping || e.Site == nil && e.Phase == nil
+		if r.screen == nil && news {
 			if line := view.Line(e, r.run.Start, before); line != "" {
 				r.say("%s", line)
 			}
@@ -217,7 +226,7 @@ func (r *runner) federate(ctx context.Context) (err error) {
 		return err
 	}
 	defer stop()
-	if r.sockets, err = os.MkdirTemp("", "girassol-"); err != nil {
+	if r.sockets, err = socketFolder(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.sockets)) }()
@@ -279,8 +288,26 @@ func (r *runner) startCoordinator() error {
 	_, err = r.fleet.start(roleCoordinator, r.folder.Log(roleCoordinator), roleCoordinator,
 		"--config", r.folder.Config(), "--data", r.folder.Coordinator(), "--listen", r.address, "--redis", r.redis,
 		"--clock-start", r.run.At.Format(time.RFC3339), "--clock-speed", strconv.FormatFloat(r.run.Options.Speed, 'g', -1, 64),
-		"--heartbeat", "500ms")
+		"--heartbeat", heartbeat.String())
 	return err
+}
+
+// socketFolder is a private folder with a path short enough for Unix sockets,
+// which --out may not have.
+func socketFolder() (string, error) {
+	for _, parent := range []string{"", "/tmp"} {
+		dir, err := os.MkdirTemp(parent, "girassol-")
+		switch {
+		case err == nil && len(filepath.Join(dir, "15.sock")) <= trainer.MaxSocketPath:
+			return dir, nil
+		case err == nil:
+			err = os.Remove(dir)
+		}
+		if err != nil && parent != "" {
+			return "", fmt.Errorf("folder for the trainers' sockets: %w; set TMPDIR to a folder that can be written", err)
+		}
+	}
+	return "", fmt.Errorf("no folder for the trainers' sockets: set TMPDIR to one with a path below 90 bytes")
 }
 
 // startTimeout bounds how long the coordinator may take to answer.
@@ -306,7 +333,7 @@ func (r *runner) awaitCoordinator(ctx context.Context, admin coordinatorv1.Admin
 
 func (r *runner) startAgents() error {
 	for i, s := range r.run.Sites {
-		trainer := []string{
+		command := []string{
 			r.fleet.self, roleTrainer, "--files", r.folder.Files(s.Name), "--held-out-files", r.folder.HeldOut(),
 			"--seed", strconv.FormatUint(s.Seed, 10), "--init-seed", strconv.FormatUint(r.run.Options.Seed, 10),
 			"--evaluate-tokens", strconv.Itoa(evaluateTokens),
@@ -316,7 +343,7 @@ func (r *runner) startAgents() error {
 			"--data", r.folder.SiteData(s.Name), "--work", r.folder.SiteWork(s.Name),
 			"--socket", filepath.Join(r.sockets, strconv.Itoa(i)+".sock"), "--redis", r.redis, "--grace", agentGrace.String(), "--retry-max", "2s", "--",
 		}
-		args = append(append(args, trainer...), r.run.Options.Trainer...)
+		args = append(append(args, command...), r.run.Options.Trainer...)
 		if _, err := r.fleet.start("agent "+s.Name, r.folder.Log(s.Name), args...); err != nil {
 			return err
 		}

@@ -195,8 +195,12 @@ func newJudge(r *runner) (*judge, error) {
 func trainerConfig(args []string) (transformer.Config, error) {
 	c := transformer.DefaultConfig()
 	flags := transformer.Command().Flags()
+	flags.Usage = func() {}
 	if err := flags.Parse(args); err != nil {
-		return c, fmt.Errorf("trainer arguments: %w", err)
+		return c, fmt.Errorf("trainer arguments: %v; see quickstart trainer --help", err)
+	}
+	if flags.NArg() > 0 {
+		return c, fmt.Errorf("trainer arguments: %q is no flag; see quickstart trainer --help", flags.Arg(0))
 	}
 	ints := map[string]*int{"dim": &c.Dim, "layers": &c.Layers, "heads": &c.Heads, "context": &c.Context, "batch": &c.Batch, "warmup": &c.Warmup}
 	floats := map[string]*float64{"lr": &c.LR, "beta1": &c.Beta1, "beta2": &c.Beta2, "weight-decay": &c.WeightDecay, "clip": &c.Clip, "lr-floor": &c.LRFloor}
@@ -213,10 +217,13 @@ func trainerConfig(args []string) (transformer.Config, error) {
 		}
 		err = errors.Join(err, e)
 	})
-	if err != nil {
-		return c, err
+	if err == nil {
+		err = c.Validate()
 	}
-	return c, c.Validate()
+	if err != nil {
+		return c, fmt.Errorf("trainer arguments: %w", err)
+	}
+	return c, nil
 }
 
 // loss of a model with these weights on held-out text; nil weights are the

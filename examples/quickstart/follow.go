@@ -17,6 +17,9 @@ import (
 const (
 	// evaluateTokens of held-out text per evaluation on the way.
 	evaluateTokens = 8192
+	// heartbeat of the members: a machine under load may take a second to
+	// answer, and sessions end after three without.
+	heartbeat = time.Second
 	// agentGrace and stopTimeout bound the agents' leave and each part's end.
 	agentGrace  = 6 * time.Second
 	stopTimeout = 12 * time.Second
@@ -47,6 +50,10 @@ func (r *runner) follow(ctx context.Context, admin coordinatorv1.AdminClient) er
 		r.picture = view.Frame(r.model(""), 80, 0, true)
 	}
 	r.note = why + " All are asked to end; Ctrl-C again forces."
+	r.stopping = true
+	if r.screen == nil {
+		r.say("%s", r.note)
+	}
 	stopErr := r.shutDown(statuses, admin)
 	r.run.At = r.clock.at(time.Now()).UTC()
 	if end := plan.End(r.run.Start); r.run.At.After(end) {
@@ -135,7 +142,22 @@ func (r *runner) take(s *coordinatorv1.FederationStatus) error {
 	if end := plan.End(r.run.Start); virtual.After(end) {
 		virtual = end // what happens while all are asked to end
 	}
+	r.tellEvents(s.GetEvents(), virtual)
 	return r.record(r.differ.Next(s, virtual, now)...)
+}
+
+// tellEvents says when the link to Redis breaks and when it is back.
+func (r *runner) tellEvents(e *coordinatorv1.EventsStatus, virtual time.Time) {
+	before := r.events
+	r.events = e.GetState()
+	if r.screen != nil || r.stopping || r.events == before || r.events != "Disconnected" && before != "Disconnected" {
+		return
+	}
+	text := "Redis is connected again"
+	if r.events == "Disconnected" {
+		text = "Redis is not connected, rounds go on without it: " + e.GetMessage()
+	}
+	r.say("%s  %s", hourMinute(virtual.Sub(r.run.Start)), text)
 }
 
 // revive starts a child that ended by itself again, as a node's supervisor

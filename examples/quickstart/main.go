@@ -112,6 +112,9 @@ go to the trainers (see quickstart trainer --help).`,
 			if err := o.Check(); err != nil {
 				return err
 			}
+			if _, err := trainerConfig(o.Trainer); err != nil {
+				return err
+			}
 			err := demo(cmd.Context(), o, given, stdout, stderr)
 			if errors.Is(err, errInterrupted) {
 				*code = exitInterrupted

@@ -166,6 +166,10 @@ func TestBadFlagsAreOneLineThatNamesThem(t *testing.T) {
 		{[]string{"--redis", "nowhere"}, "--redis:"},
 		{[]string{"--frobnicate"}, "--frobnicate"},
 		{[]string{"extra"}, `unexpected argument "extra"`},
+		{[]string{"--", "--bogus"}, "trainer arguments: unknown flag: --bogus"},
+		{[]string{"--", "--dim", "17"}, "trainer arguments: transformer: dim 17"},
+		{[]string{"--", "wider"}, `trainer arguments: "wider" is no flag`},
+		{[]string{"--", "--help"}, "see quickstart trainer --help"},
 		{[]string{"--data", "/nowhere/at/all", "--out", "unused"}, "--data:"},
 	} {
 		w := &watcher{}

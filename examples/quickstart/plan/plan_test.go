@@ -173,9 +173,18 @@ func TestResumeOfNothingSaysSo(t *testing.T) {
 }
 
 func TestMissingGoSaysWhatToDo(t *testing.T) {
-	_, err := Prepare(Folder(filepath.Join(t.TempDir(), "out")), valid(), noGo)
-	if err == nil || !strings.Contains(err.Error(), "--data") {
-		t.Errorf("got %v", err)
+	empty := t.TempDir()
+	for name, root := range map[string]func() (string, error){
+		"no go command": noGo, "go without sources": func() (string, error) { return empty, nil },
+	} {
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := Prepare(Folder(out), valid(), root)
+		if err == nil || !strings.Contains(err.Error(), "no Go source tree") || !strings.Contains(err.Error(), "--data") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%s: a refused run left a folder", name)
+		}
 	}
 }
 

@@ -178,7 +178,7 @@ func Prepare(f Folder, o Options, goRoot func() (string, error)) (Run, error) {
 	if o.Data == "" {
 		root, err := goRoot()
 		if err != nil {
-			return Run{}, fmt.Errorf("no Go source tree (%w); name a folder of text with --data", err)
+			return Run{}, fmt.Errorf("no Go source tree to train on (%w); name a folder of text with --data", err)
 		}
 		c.Dir, c.GoSource = filepath.Join(root, "src"), true
 		run.Source = "Go source tree"
@@ -188,10 +188,10 @@ func Prepare(f Folder, o Options, goRoot func() (string, error)) (Run, error) {
 	}
 	split, err := corpus.Make(c)
 	if err != nil {
-		if o.Data != "" {
-			err = fmt.Errorf("--data: %w", err)
+		if o.Data == "" {
+			return Run{}, fmt.Errorf("no Go source tree to train on (%w); name a folder of text with --data", err)
 		}
-		return Run{}, err
+		return Run{}, fmt.Errorf("--data: %w", err)
 	}
 	run.Options.Sites = len(split.Sites)
 	traces, err := synthetic.Generate(synthetic.Config{Seed: o.Seed, Sites: len(split.Sites), Start: run.Start})

@@ -68,6 +68,18 @@ func times(x *float64) string {
 	return sig(*x) + "×"
 }
 
+// fewer says a ratio of bytes in words.
+func fewer(x *float64) string {
+	if x == nil || !finite(*x) || *x <= 0 {
+		return unknown + " fewer"
+	}
+	if *x >= 1 {
+		return times(x) + " fewer"
+	}
+	more := 1 / *x
+	return times(&more) + " more"
+}
+
 // ByteSize prints bytes in decimal units.
 func ByteSize(n float64) string {
 	for _, u := range []struct {

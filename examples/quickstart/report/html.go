@@ -215,9 +215,9 @@ func wireNote(s Summary) string {
 	if s.Wire.MedianUp == nil {
 		return ""
 	}
-	return fmt.Sprintf("Median per member and round: %s up and %s down; the model dense in fp32 would be %s each way. Counting every byte of the run, first weights, joins and heartbeats included: %s up, %s down, %s fewer than dense.",
+	return fmt.Sprintf("Median per member and round: %s up and %s down; the model dense in fp32 would be %s each way. Counting every byte of the run, first weights, joins and heartbeats included: %s up, %s down, %s than dense.",
 		byteSize(s.Wire.MedianUp), byteSize(s.Wire.MedianDown), ByteSize(float64(s.Wire.DenseBytes)),
-		ByteSize(float64(s.Wire.BytesUp)), ByteSize(float64(s.Wire.BytesDown)), times(s.Wire.FewerWithJoins))
+		ByteSize(float64(s.Wire.BytesUp)), ByteSize(float64(s.Wire.BytesDown)), fewer(s.Wire.FewerWithJoins))
 }
 
 func baselineNote(s Summary) string {

@@ -33,10 +33,10 @@ func Text(w io.Writer, s Summary) error {
 	}
 	fmt.Fprintf(&b, "\nheld-out loss  %s untrained, %s final, nats per byte over %s bytes\n",
 		fixed(s.HeldOut.Untrained, 3), fixed(s.HeldOut.Final, 3), Count(float64(s.HeldOut.Tokens)))
-	fmt.Fprintf(&b, "bytes          %s up, %s down per member and round (dense: %s each way), %s fewer\n",
-		byteSize(s.Wire.MedianUp), byteSize(s.Wire.MedianDown), ByteSize(float64(s.Wire.DenseBytes)), times(s.Wire.Fewer))
-	fmt.Fprintf(&b, "               %s up, %s down in all, first weights and joins included, %s fewer\n",
-		ByteSize(float64(s.Wire.BytesUp)), ByteSize(float64(s.Wire.BytesDown)), times(s.Wire.FewerWithJoins))
+	fmt.Fprintf(&b, "bytes          %s up, %s down per member and round (dense: %s each way), %s\n",
+		byteSize(s.Wire.MedianUp), byteSize(s.Wire.MedianDown), ByteSize(float64(s.Wire.DenseBytes)), fewer(s.Wire.Fewer))
+	fmt.Fprintf(&b, "               %s up, %s down in all, first weights and joins included, %s\n",
+		ByteSize(float64(s.Wire.BytesUp)), ByteSize(float64(s.Wire.BytesDown)), fewer(s.Wire.FewerWithJoins))
 	fmt.Fprintf(&b, "rounds         %d committed, %d void\n", len(s.Rounds), s.VoidRounds)
 	if s.Comparison != nil {
 		b.WriteString("\nSame start, same tokens, same held-out text:\n")

@@ -103,6 +103,8 @@ func (d *Differ) Next(s *coordinatorv1.FederationStatus, now, real time.Time) []
 		add(Entry{Kind: KindProgress, Progress: d.progress(s)})
 	}
 	d.prev = s
+	// A commit is older than the status that tells of it.
+	slices.SortStableFunc(out, func(a, b Entry) int { return a.Time.Compare(b.Time) })
 	return out
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,10 +96,15 @@ func TestDifferAsksTheLogForVersionsItMissed(t *testing.T) {
 	}
 	d := NewDiffer(nil, log)
 	d.Next(status(ptr(uint64(0)), 0, 0, 0), at(0), start)
-	got := d.Next(status(ptr(uint64(3)), 3000, 900, 30), at(0.5), start)
+	now := status(ptr(uint64(3)), 3000, 900, 30)
+	now.Phase = "WaitingForSites"
+	got := d.Next(now, at(0.5), start)
 	rounds := of(got, KindRound)
 	if len(rounds) != 3 {
 		t.Fatalf("%d rounds, want 3", len(rounds))
+	}
+	if !slices.IsSortedFunc(got, func(a, b Entry) int { return a.Time.Compare(b.Time) }) {
+		t.Errorf("entries are not in the order of time: %s", kinds(got))
 	}
 	for i, e := range rounds {
 		r := e.Round

@@ -18,7 +18,11 @@ func Line(e timeline.Entry, start time.Time, before *timeline.Site) string {
 	case e.Start != nil:
 		text = fmt.Sprintf("run started, 1 s stands for %s", spanText(e.Start.Speed))
 	case e.Phase != nil:
-		text = "federation " + e.Phase.Phase + because(e.Phase.Reason, e.Phase.Message)
+		reason := e.Phase.Reason
+		if reason == e.Phase.Phase {
+			reason = "" // it says nothing more
+		}
+		text = "federation " + e.Phase.Phase + because(reason, e.Phase.Message)
 	case e.Site != nil:
 		text = siteLine(*e.Site, before)
 	case e.Round != nil && e.Round.Void:
@@ -43,7 +47,11 @@ func siteLine(s timeline.Site, before *timeline.Site) string {
 	}
 	var parts []string
 	if s.Window != old.Window && s.Window != "" {
-		w := "window " + map[string]string{"Open": "opened", "Closed": "closed", "Unknown": "unknown"}[s.Window]
+		words := map[string]string{"Open": "opened", "Closed": "closed", "Unknown": "unknown"}
+		if old.Window == "" { // nothing has changed yet
+			words = map[string]string{"Open": "is open", "Closed": "is closed", "Unknown": "is unknown"}
+		}
+		w := "window " + words[s.Window]
 		if s.Intensity != nil {
 			w += fmt.Sprintf(" at %.0f %s", *s.Intensity, s.Unit)
 		}

@@ -145,6 +145,8 @@ func TestLinesSayWhatHappened(t *testing.T) {
 			Members: []timeline.Member{{Site: "ca-north"}, {Site: "au-south"}}}}), nil,
 			"2:00  round 4 committed as version 3 by ca-north, au-south: 20 k tokens, training loss 2.500, 42.0 kB up, 80.0 kB down"},
 		{e(3, timeline.Entry{Round: &timeline.Round{Number: 5, Void: true, Reason: "TooFewUpdates"}}), nil, "3:00  round 5 void (TooFewUpdates)"},
+		{e(0, timeline.Entry{Site: &closed}), nil, "0:00  ca-north: window is closed, idle"},
+		{e(3, timeline.Entry{Phase: &timeline.Phase{Phase: "Completed", Reason: "Completed", Message: "all is done"}}), nil, "3:00  federation Completed (all is done)"},
 		{e(3, timeline.Entry{Phase: &timeline.Phase{Phase: "WaitingForSites", Message: "evil\x1b[2Jname"}}), nil, "3:00  federation WaitingForSites (evil [2Jname)"},
 		{e(3, timeline.Entry{Progress: &timeline.Progress{}}), nil, ""},
 	} {
