@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,12 +13,6 @@ import (
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/codec"
-)
-
-// Limits of an update's header.
-const (
-	maxUpdateID = 64
-	maxMetrics  = 64
 )
 
 // Upload is one update on its way in. Its fields do not change.
@@ -144,30 +137,6 @@ func (e *Engine) speaker(h *coordinatorv1.PushHeader) (*session.Session, *coordi
 	return s, nil
 }
 
-func (e *Engine) checkHeader(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult {
-	m := e.model
-	w := h.GetWeight()
-	switch {
-	case !(w > 0) || math.IsInf(w, 0):
-		return refused(v1alpha1.ReasonInvalidWeight, "weight %v must be finite and above 0", w)
-	case h.GetBaseVersion() != m.version:
-		return stale(v1alpha1.ReasonStaleRound, "the update is based on version %d, the round on %d", h.GetBaseVersion(), m.version)
-	case len(h.GetMetrics()) > maxMetrics:
-		return refused(v1alpha1.ReasonTooLarge, "%d metrics, at most %d", len(h.GetMetrics()), maxMetrics)
-	case len(h.GetTensors()) == 0 && string(h.GetLayoutDigest()) != string(m.layout[:]):
-		return refused(v1alpha1.ReasonShapeMismatch, "the update follows another model layout (digest %x, want %x); send the tensor table to learn the difference", h.GetLayoutDigest(), m.layout)
-	}
-	if limit := codec.MaxSize(m.domain, e.cfg.Algorithm.Uplink); h.GetPayloadBytes() > uint64(limit) || h.GetPayloadBytes() == 0 {
-		return refused(v1alpha1.ReasonTooLarge, "payload of %d bytes; a valid one has 1 to %d", h.GetPayloadBytes(), limit)
-	}
-	for k, v := range h.GetMetrics() {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return refused(v1alpha1.ReasonNotFinite, "metric %q is %v", k, v)
-		}
-	}
-	return nil
-}
-
 // retryable says whether the same update may come again and be good.
 func retryable(r v1alpha1.Reason) bool {
 	switch r {
@@ -231,22 +200,6 @@ func firstNonEmpty(a, b string) string {
 		return a
 	}
 	return b
-}
-
-func sections(in []*coordinatorv1.TensorSection) []codec.Section {
-	var out []codec.Section
-	for _, t := range in {
-		out = append(out, codec.Section{Name: t.GetName(), DType: t.GetDtype(), Shape: t.GetShape(),
-			Offset: clampInt64(t.GetOffset()), Length: clampInt64(t.GetLength())})
-	}
-	return out
-}
-
-func clampInt64(v uint64) int64 {
-	if v > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return int64(v)
 }
 
 func (e *Engine) spoolDir() string { return filepath.Join(e.cfg.DataDir, "spool") }
