@@ -48,12 +48,12 @@ func needsProc(t *testing.T) {
 	}
 }
 
-// Dense uploads of 12 MB each, 72 MB for the added sites: a coordinator that
+// Dense uploads of 12 MB each, 48 MB for the added sites: a coordinator that
 // held them in memory would be far above the bound.
 func TestMemoryDoesNotGrowWithSites(t *testing.T) {
 	needsProc(t)
-	const params, few, many = 3_000_000, 2, 8
-	r := bench[memoryReport](t, "memory", "--params", "3000000", "--sites", "2,8", "--rounds", "1", "--snapshot-every", "1")
+	const params, few, many = 3_000_000, 1, 5
+	r := bench[memoryReport](t, "memory", "--params", "3000000", "--sites", "1,5", "--rounds", "1", "--snapshot-every", "1")
 	if len(r.Runs) != 2 || r.Runs[0].Sites != few || r.Runs[1].Sites != many {
 		t.Fatalf("runs: %+v", r.Runs)
 	}
@@ -74,9 +74,10 @@ func TestMemoryDoesNotGrowWithSites(t *testing.T) {
 	if raceDetector {
 		t.Skip("the growth per site is not judged: the race detector's shadow is many times what is measured")
 	}
-	const most = 8 << 20 // buffers of a connection and of an upload, and as much again that the collector leaves
-	if g := r.Runs[1].GrowthPerSite; g == nil || *g > most {
-		t.Errorf("the peak grows by %v bytes per added site, more than %d: %+v", *g, most, r.Runs)
+	// Buffers of a connection and of an upload, and what the collector leaves, are
+	// about 5 MB; an upload in memory is 12 MB and as much again as it grows.
+	if g := r.Runs[1].GrowthPerSite; g == nil || *g > float64(r.Runs[1].UpdateBytes) {
+		t.Errorf("the peak grows by more than an update per added site: %+v", r.Runs)
 	}
 }
 

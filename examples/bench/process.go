@@ -95,6 +95,7 @@ func startCoordinator(ctx context.Context, args ...string) (*coordinator, error)
 func (c *coordinator) read(log io.Reader, serves chan<- string) {
 	const keep = 30
 	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var l struct{ Msg, Address string }
 		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "coordinator serves" {
