@@ -104,6 +104,8 @@ type Engine struct {
 	deltaBytes int64         // since the last snapshot
 	snapshotAt uint64        // version of the last snapshot
 
+	// seeding holds one place: for whoever reads and keeps offered weights.
+	seeding chan struct{}
 	// background is the work beside the engine's goroutine, which starts it.
 	background sync.WaitGroup
 	fatal      error
@@ -131,7 +133,7 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 		posts: make(chan func()), stopped: make(chan struct{}), changed: newBroadcast(),
 		sessions: session.NewTable(store.Term(), newToken),
 		uploads:  map[string]*Upload{}, counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
-		snapshot: closedChan(),
+		snapshot: closedChan(), seeding: make(chan struct{}, 1),
 	}
 	if err := e.recover(); err != nil {
 		return nil, err

@@ -80,6 +80,9 @@ func (e *Engine) merge(man checkpoint.Manifest, uploads []*Upload) (checkpoint.M
 	return all[0], nil
 }
 
+// errUnknownDurability: what could not be synced may or may not survive.
+var errUnknownDurability = errors.New("it is in the commit log, but not known to be durable")
+
 // errUntouched says that a merge failed before it changed anything.
 var errUntouched = errors.New("nothing was merged")
 
@@ -148,7 +151,7 @@ func (e *Engine) mergeFailed(now time.Time, a round.Commit, f failure) {
 		if e.model.version != version {
 			// To call the round void would have its members send their work again, on
 			// top of a commit that holds it. The next start finds out what stays.
-			e.fail(reason, fmt.Errorf("round %d is in the commit log as version %d, but not known to be durable; check the disk and start again: %w", a.Round, e.model.version, f.err))
+			e.fail(reason, fmt.Errorf("round %d, version %d: %w: check the disk and start again: %w", a.Round, e.model.version, errUnknownDurability, f.err))
 			return
 		}
 	}

@@ -42,6 +42,14 @@ func (u *Upload) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Dropped is the answer to who was still sending when the upload was given up.
+func (u *Upload) Dropped() *coordinatorv1.PushResult {
+	if u.header.GetKind() == coordinatorv1.PushHeader_KIND_SEED {
+		return refused(v1alpha1.ReasonAlreadySeeded, "the federation got its first weights while these arrived")
+	}
+	return stale(v1alpha1.ReasonStaleRound, "round %d ended while the update arrived", u.header.GetRound())
+}
+
 func refused(reason v1alpha1.Reason, format string, args ...any) *coordinatorv1.PushResult {
 	return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_REFUSED, Reason: string(reason), Message: fmt.Sprintf(format, args...)}
 }

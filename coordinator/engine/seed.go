@@ -45,35 +45,88 @@ func (e *Engine) beginSeed(h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1
 	return u, nil
 }
 
+// finishSeed reads, checks and keeps offered weights beside the engine, one
+// offer at a time: they may take long and as much memory as the model.
 func (e *Engine) finishSeed(ctx context.Context, u *Upload) (*coordinatorv1.PushResult, error) {
-	st, err := loadModel(u)
+	select {
+	case e.seeding <- struct{}{}:
+		defer func() { <-e.seeding }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-e.stopped:
+		return nil, ErrStopped
+	}
 	var res *coordinatorv1.PushResult
-	doErr := e.do(ctx, func() {
-		if e.uploads[u.name] == u {
-			delete(e.uploads, u.name)
-			defer u.spool.Close()
-		}
-		switch {
-		case err != nil:
-			e.log.Warn("first weights refused", "member", u.name, "error", err)
-			res = refused(mismatchReason(err), "%v", err)
-		case e.model != nil:
-			res = refused(v1alpha1.ReasonAlreadySeeded, "the federation has its first weights; pull version %d", e.model.version)
-		default:
-			if serr := e.adoptSeed(st, u.name); serr != nil {
-				res = refused(v1alpha1.ReasonCommitLogFailed, "%v", serr)
-				return
-			}
-			st = nil
-			res = acceptedResult()
-			now := time.Now()
-			e.act(now, e.machine.SetModel(now))
+	err := e.do(ctx, func() {
+		if res = e.stillWanted(u); res == nil {
+			e.background.Add(1)
 		}
 	})
-	if st != nil {
-		st.Close()
+	if err != nil || res != nil {
+		return res, err
 	}
-	return res, doErr
+	defer e.background.Done()
+	m, man, failed := e.readSeed(u)
+	err = e.do(context.WithoutCancel(ctx), func() {
+		res = e.seedRead(u, m, man, failed)
+		m = nil
+	})
+	if m != nil { // nobody took it over
+		m.close()
+	}
+	return res, err
+}
+
+// stillWanted says why an offer that has arrived is not, nil if it is.
+func (e *Engine) stillWanted(u *Upload) *coordinatorv1.PushResult {
+	switch {
+	case e.model != nil:
+		return refused(v1alpha1.ReasonAlreadySeeded, "the federation has its first weights; pull version %d", e.model.version)
+	case e.sessions.Member(u.name) != u.member:
+		return refused(v1alpha1.ReasonFencedEpoch, "the session of %s was fenced or lost during the upload; push again in the new one", u.name)
+	case e.uploads[u.name] != u:
+		return refused(v1alpha1.ReasonSuperseded, "a newer upload of %s has taken over", u.name)
+	}
+	return nil
+}
+
+// readSeed makes a model of an upload and keeps it as version 0.
+func (e *Engine) readSeed(u *Upload) (*model, checkpoint.Manifest, error) {
+	st, err := loadModel(u)
+	if err != nil {
+		return nil, checkpoint.Manifest{}, err
+	}
+	m, man, err := e.keepSeed(st)
+	if err != nil && !errors.Is(err, checkpoint.ErrFenced) {
+		if l, _ := e.load(); l != nil {
+			l.model.close()
+			err = fmt.Errorf("%w: check the disk and start again: %w", errUnknownDurability, err)
+		}
+	}
+	return m, man, err
+}
+
+// seedRead makes a kept seed the model, or answers why there is none.
+func (e *Engine) seedRead(u *Upload, m *model, man checkpoint.Manifest, err error) *coordinatorv1.PushResult {
+	if e.uploads[u.name] == u {
+		delete(e.uploads, u.name)
+		u.spool.Close()
+	}
+	if err != nil {
+		e.log.Warn("first weights refused", "member", u.name, "error", err)
+		switch {
+		case errors.Is(err, checkpoint.ErrFenced):
+			e.fail(v1alpha1.ReasonFenced, err)
+		case errors.Is(err, errUnknownDurability):
+			e.fail(v1alpha1.ReasonCommitLogFailed, err)
+		}
+		return refused(seedReason(err), "%v", err)
+	}
+	e.adoptSeed(m, man, u.name)
+	e.dropUploads() // other offers; they learn the reason
+	now := time.Now()
+	e.act(now, e.machine.SetModel(now))
+	return acceptedResult()
 }
 
 func loadModel(u *Upload) (*tensor.State, error) {
@@ -85,10 +138,16 @@ func loadModel(u *Upload) (*tensor.State, error) {
 	return tensor.LoadState(f)
 }
 
-func mismatchReason(err error) v1alpha1.Reason {
+// errNotKept says that good weights could not be made durable.
+var errNotKept = errors.New("the first weights cannot be kept")
+
+func seedReason(err error) v1alpha1.Reason {
 	var m *tensor.MismatchError
-	if errors.As(err, &m) {
+	switch {
+	case errors.As(err, &m):
 		return m.Reason
+	case errors.Is(err, errNotKept):
+		return v1alpha1.ReasonCommitLogFailed
 	}
 	return v1alpha1.ReasonMalformed
 }
@@ -104,24 +163,33 @@ func (e *Engine) loadInitial(path string) error {
 	if err != nil {
 		return fmt.Errorf("spec.model.path %s: %w", path, err)
 	}
-	return e.adoptSeed(st, "spec.model.path")
+	m, man, err := e.keepSeed(st)
+	if err != nil {
+		return fmt.Errorf("spec.model.path %s: %w", path, err)
+	}
+	e.adoptSeed(m, man, "spec.model.path")
+	return nil
 }
 
-// adoptSeed makes the first weights version 0, durable before anybody hears of it.
-func (e *Engine) adoptSeed(st *tensor.State, from string) error {
+// keepSeed makes the first weights version 0, durable before anybody hears of
+// it. It takes st over and touches nothing of the engine.
+func (e *Engine) keepSeed(st *tensor.State) (*model, checkpoint.Manifest, error) {
 	m := e.newModel(st, nil, e.needsResidual(nil))
 	man := checkpoint.Manifest{
 		Version: 0, Kind: checkpoint.KindSeed, Digest: hex.EncodeToString(m.digest[:]), LayoutDigest: hex.EncodeToString(m.layout[:]),
 		Algorithm: e.cfg.Algorithm, Term: e.store.Term(), UnixMilli: time.Now().UnixMilli(),
 	}
 	if err := e.store.WriteSnapshot(0, man, st, m.residual); err != nil {
-		tensor.FreeVector(m.residual)
-		return fmt.Errorf("the first weights cannot be kept: %w", err)
+		m.close()
+		return nil, man, fmt.Errorf("%w: %w", errNotKept, err)
 	}
+	return m, man, nil
+}
+
+func (e *Engine) adoptSeed(m *model, man checkpoint.Manifest, from string) {
 	e.model = m
 	e.adopt(man)
-	e.log.Info("first weights taken", "from", from, "parameters", st.Layout.Parameters(), "tensors", len(st.Layout.Tensors()), "digest", man.Digest[:12])
+	e.log.Info("first weights taken", "from", from, "parameters", m.state.Layout.Parameters(), "tensors", len(m.state.Layout.Tensors()), "digest", man.Digest[:12])
 	e.tellCommitted(&coordinatorv1.Committed{Version: 0, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, nil)
 	e.announceCommit(man)
-	return nil
 }
