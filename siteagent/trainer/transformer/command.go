@@ -83,7 +83,7 @@ total_samples and lr_floor for that task; they mean what the flags mean.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&socket, "socket", os.Getenv(trainerv1.EnvSocket), "Unix socket of the agent's trainer API `path`; default $"+trainerv1.EnvSocket)
+	f.StringVar(&socket, "socket", os.Getenv(trainerv1.EnvSocket), "`path` of the agent's Unix socket; default $"+trainerv1.EnvSocket)
 	f.StringVar(&work, "work-dir", os.Getenv(trainerv1.EnvWorkDir), "`folder` shared with the agent; default $"+trainerv1.EnvWorkDir+", else the socket's folder")
 	f.StringVar(&data, "data", "", "`folder` of text to train on; binaries and symlinks are skipped")
 	f.StringVar(&files, "files", "", "`file` that lists the text files to train on, one path a line; instead of --data")
@@ -104,7 +104,7 @@ total_samples and lr_floor for that task; they mean what the flags mean.`,
 	f.Float64Var(&cfg.WeightDecay, "weight-decay", cfg.WeightDecay, "decoupled weight decay, `factor` of the learning rate")
 	f.Float64Var(&cfg.Clip, "clip", cfg.Clip, "largest 2-`norm` of a step's gradient; 0 does not clip")
 	f.IntVar(&cfg.Warmup, "warmup", cfg.Warmup, "`steps` of this process until the full learning rate")
-	f.Uint64Var(&cfg.TotalSamples, "total-samples", cfg.TotalSamples, "samples (bytes) of all sites at which the cosine ends; 0: constant rate")
+	f.Uint64Var(&cfg.TotalSamples, "total-samples", cfg.TotalSamples, "`samples` (bytes) of all sites at which the cosine ends; 0: constant rate (default 0)")
 	f.Float64Var(&cfg.LRFloor, "lr-floor", cfg.LRFloor, "`fraction` of the rate that the cosine ends at")
 	f.IntVar(&procs, "procs", 1, "CPU `cores` to use at most")
 	return cmd
