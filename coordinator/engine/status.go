@@ -5,6 +5,7 @@ import (
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/round"
 )
@@ -31,6 +32,9 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 			DeadlineUnixMs: milli(ms.Deadline), Granted: ms.Granted, Reported: ms.Reported, WaitingFor: ms.WaitingFor, LastVoid: e.lastVoid,
 		},
 		SignalsUnixMs: now.UnixMilli(),
+	}
+	if e.cfg.Suspended && ms.Phase == v1alpha1.FederationPaused {
+		st.Message = suspended
 	}
 	if e.hooks.SignalsNow != nil {
 		st.SignalsUnixMs = e.hooks.SignalsNow().UnixMilli()

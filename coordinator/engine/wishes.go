@@ -109,6 +109,11 @@ func (e *Engine) setMembership(now time.Time, w Wish) (InForce, error) {
 	if !e.declared(w.Site) {
 		return InForce{}, &RefusedError{v1alpha1.ReasonUnknownSite, fmt.Sprintf("site %q is not declared; declared are %v", w.Site, e.cfg.Round.Sites)}
 	}
+	switch w.Membership {
+	case round.Admit, round.Drain, round.Exclude:
+	default: // or it would be kept, and fail the next start
+		return InForce{}, &RefusedError{v1alpha1.ReasonMalformed, fmt.Sprintf("site %s: membership %q is none of %s, %s, %s", w.Site, w.Membership, round.Admit, round.Drain, round.Exclude)}
+	}
 	if w.Energy {
 		e.wishes.energy[w.Site] = wish{w.Membership, w.Reason, w.Message}
 		if w.Signal != nil {
@@ -144,10 +149,14 @@ func (e *Engine) setMembership(now time.Time, w Wish) (InForce, error) {
 // hold keeps a person's wish; Admit ends it.
 func (e *Engine) hold(w Wish) error {
 	old, had := e.wishes.Holds[w.Site]
-	if w.Membership == round.Admit {
+	wanted := wish{w.Membership, w.Reason, w.Message}
+	switch {
+	case had && old == wanted, !had && w.Membership == round.Admit:
+		return nil // as it is; a repeated wish makes no write
+	case w.Membership == round.Admit:
 		delete(e.wishes.Holds, w.Site)
-	} else {
-		e.wishes.Holds[w.Site] = wish{w.Membership, w.Reason, w.Message}
+	default:
+		e.wishes.Holds[w.Site] = wanted
 	}
 	if err := e.wishes.save(); err != nil {
 		if had {
@@ -160,28 +169,37 @@ func (e *Engine) hold(w Wish) error {
 	return nil
 }
 
+// suspended is what keeps rounds from being granted, whatever people say.
+const suspended = "spec.state of the federation is Suspended; set it to Running and start the coordinator again"
+
 // Pause lets the round in flight end and grants no other.
 func (e *Engine) Pause(ctx context.Context) error { return e.setPaused(ctx, true) }
 
-// Resume ends a pause.
+// Resume ends a pause. It is refused while the federation is suspended by its
+// spec, which it cannot change.
 func (e *Engine) Resume(ctx context.Context) error { return e.setPaused(ctx, false) }
 
 func (e *Engine) setPaused(ctx context.Context, paused bool) error {
 	var failed error
 	err := e.do(ctx, func() {
-		was := e.wishes.Paused
-		e.wishes.Paused = paused
-		if failed = e.wishes.save(); failed != nil {
-			e.wishes.Paused = was
-			return
+		if e.wishes.Paused != paused {
+			e.wishes.Paused = paused
+			if err := e.wishes.save(); err != nil {
+				e.wishes.Paused = !paused
+				failed = fmt.Errorf("the pause cannot be kept: %w", err)
+				return
+			}
+			e.log.Info("pause set", "paused", paused)
 		}
 		now := time.Now()
-		if paused || e.cfg.Suspended {
+		switch {
+		case paused:
 			e.act(now, e.machine.Pause(now))
-		} else {
+		case e.cfg.Suspended:
+			failed = &RefusedError{v1alpha1.ReasonPaused, suspended}
+		default:
 			e.act(now, e.machine.Resume(now))
 		}
-		e.log.Info("pause set", "paused", paused)
 	})
 	return errors.Join(err, failed)
 }
