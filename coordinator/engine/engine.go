@@ -214,6 +214,7 @@ func (e *Engine) serve(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if now := time.Now(); !now.Before(due) {
+			e.excuse(now.Sub(due))
 			e.tick(now)
 			due = now.Add(e.cfg.LossAfter / 4)
 		}
@@ -222,6 +223,18 @@ func (e *Engine) serve(ctx context.Context) error {
 		}
 	}
 	return e.giveUp()
+}
+
+// excuse counts no silence for which this process is the cause: while it was
+// stopped or waited for a slow disk, nobody could be heard.
+func (e *Engine) excuse(late time.Duration) {
+	if late < e.cfg.LossAfter/4 {
+		return
+	}
+	e.log.Warn("the coordinator was away itself", "for", late.Round(time.Millisecond))
+	for _, s := range e.sessions.All() {
+		s.Seen = s.Seen.Add(late)
+	}
 }
 
 func (e *Engine) tick(now time.Time) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -46,8 +47,12 @@ func (e *Engine) OpenSession(ctx context.Context, hello *coordinatorv1.Hello) (*
 func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*session.Session, error) {
 	if !e.declared(hello.GetSite()) {
 		return nil, &RefusedError{v1alpha1.ReasonUnknownSite,
-			fmt.Sprintf("site %q is not declared in federation %s; declared are %v", hello.GetSite(), e.cfg.Federation, e.cfg.Round.Sites)}
+			fmt.Sprintf("site %.80q is not declared in federation %s; declared are %v", hello.GetSite(), e.cfg.Federation, e.cfg.Round.Sites)}
 	}
+	if e.sessions.Member(hello.GetSite()+"/"+hello.GetNode()) == nil && e.sessions.Count(hello.GetSite()) >= maxMembers {
+		return nil, &RefusedError{v1alpha1.ReasonTooLarge, fmt.Sprintf("site %s has %d members with a session, at most %d can have one", hello.GetSite(), maxMembers, maxMembers)}
+	}
+	trimHello(hello)
 	s, older := e.sessions.Open(now, hello)
 	if older != nil {
 		e.log.Warn("session fenced by a newer one of the same member", "member", s.Member, "epoch", older.Epoch, "newer", s.Epoch, "reason", v1alpha1.ReasonSuperseded)
@@ -76,6 +81,32 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 	return s, nil
 }
 
+// Limits of what a member says of itself: status carries it for all members.
+const (
+	maxMembers = 512 // of a site
+	maxText    = 512 // bytes
+	maxDevices = 64
+)
+
+func trimHello(h *coordinatorv1.Hello) {
+	h.AgentVersion = cut(h.GetAgentVersion())
+	if hw := h.GetHardware(); hw != nil {
+		hw.Vendor = cut(hw.GetVendor())
+		hw.Devices = hw.Devices[:min(len(hw.Devices), maxDevices)]
+		for i, d := range hw.Devices {
+			hw.Devices[i] = cut(d)
+		}
+	}
+}
+
+// cut bounds a text for people.
+func cut(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText], "") + "..."
+}
+
 func (e *Engine) declared(site string) bool {
 	for _, s := range e.cfg.Round.Sites {
 		if s == site {
@@ -99,6 +130,7 @@ func (e *Engine) Heartbeat(ctx context.Context, s *session.Session, hb *coordina
 		if e.sessions.Member(s.Member) != s {
 			return
 		}
+		hb.Detail, hb.Loss = cut(hb.GetDetail()), finite(hb.Loss)
 		s.Seen, s.Last = now, hb
 		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_HeartbeatReply{
 			HeartbeatReply: &coordinatorv1.HeartbeatReply{Sequence: hb.GetSequence(), ServerUnixMs: now.UnixMilli()},
@@ -133,8 +165,8 @@ func (e *Engine) Leave(ctx context.Context, s *session.Session, l *coordinatorv1
 		if grace <= 0 || grace > e.cfg.Round.Grace {
 			grace = e.cfg.Round.Grace
 		}
-		e.log.Info("member leaves", "member", s.Member, "reason", l.GetReason(), "grace", grace)
-		e.act(now, e.machine.Leave(now, s.Member, s.Epoch, now.Add(grace), l.GetReason()))
+		e.log.Info("member leaves", "member", s.Member, "reason", cut(l.GetReason()), "grace", grace)
+		e.act(now, e.machine.Leave(now, s.Member, s.Epoch, now.Add(grace), cut(l.GetReason())))
 	})
 }
 

@@ -122,6 +122,17 @@ func (t *Table) All() []*Session {
 	return out
 }
 
+// Count is how many members of a site have a live session.
+func (t *Table) Count(site string) int {
+	n := 0
+	for _, s := range t.byMember {
+		if s.Site == site {
+			n++
+		}
+	}
+	return n
+}
+
 // Silent is every session from which nothing was heard since before.
 func (t *Table) Silent(before time.Time) []*Session {
 	var out []*Session
