@@ -72,6 +72,7 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 	mb := m.members[name]
 	switch {
 	case mb == nil:
+		m.forget(siteName)
 		mb = &member{name: name, site: siteName}
 		m.members[name] = mb
 	case epoch <= mb.epoch:

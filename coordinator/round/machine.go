@@ -155,6 +155,24 @@ func (m *Machine) membersOf(siteName string) []*member {
 	return out
 }
 
+// maxGone is how many members without a session are remembered of a site.
+const maxGone = 256
+
+// forget drops the longest gone member of a site that has many: nodes come and
+// go under new names.
+func (m *Machine) forget(siteName string) {
+	var gone []*member
+	for _, mb := range m.membersOf(siteName) {
+		if !mb.connected && m.shares[mb.name] == nil && !m.last[mb.name] {
+			gone = append(gone, mb)
+		}
+	}
+	if len(gone) >= maxGone {
+		oldest := slices.MinFunc(gone, func(a, b *member) int { return cmp.Compare(a.epoch, b.epoch) })
+		delete(m.members, oldest.name)
+	}
+}
+
 func (m *Machine) sortedMembers() []*member {
 	out := make([]*member, 0, len(m.members))
 	for _, mb := range m.members {

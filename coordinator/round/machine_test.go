@@ -1,6 +1,7 @@
 package round
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -85,5 +86,43 @@ func TestNoUpdateIsExpectedPastADeadlineEvenBeforeTheTick(t *testing.T) {
 		if ok != tc.want || !ok && reason != v1alpha1.ReasonStaleRound {
 			t.Errorf("%s after %s: expected %v %q, want %v", tc.member, tc.after, ok, reason, tc.want)
 		}
+	}
+}
+
+// Nodes that come and go under ever new names must not fill the memory.
+func TestLongGoneMembersAreForgottenButNotThoseOfTheRound(t *testing.T) {
+	now := time.Unix(0, 0)
+	m := New(Config{Sites: []string{"a"}, Train: time.Second}, 0, 0, 0, now)
+	m.SetModel(now)
+	if _, _, err := m.SetMembership(now, "a", Admit, time.Time{}, v1alpha1.ReasonRequested, ""); err != nil {
+		t.Fatal(err)
+	}
+	come := func(name string, epoch uint64) {
+		t.Helper()
+		if _, err := m.Join(now, name, "a", epoch); err != nil {
+			t.Fatal(err)
+		}
+		m.Heard(now, name, epoch, Report{State: MemberReady})
+		m.Lose(now, name, epoch, v1alpha1.ReasonConnectionLost)
+	}
+	come("a/worker", 1)
+	if !m.Working("a/worker") {
+		t.Fatal("no grant")
+	}
+	for i := range uint64(5 * maxGone) {
+		name := fmt.Sprintf("a/n%04d", i)
+		if _, err := m.Join(now, name, "a", i+2); err != nil {
+			t.Fatal(err)
+		}
+		m.Lose(now, name, i+2, v1alpha1.ReasonConnectionLost)
+	}
+	if n := len(m.members); n > maxGone+2 {
+		t.Errorf("%d members are remembered", n)
+	}
+	if !m.Working("a/worker") || m.members["a/worker"] == nil {
+		t.Error("a member with a grant was forgotten")
+	}
+	if newest := fmt.Sprintf("a/n%04d", 5*maxGone-1); m.members[newest] == nil {
+		t.Error("the newest was forgotten")
 	}
 }
