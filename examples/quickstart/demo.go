@@ -132,7 +132,8 @@ func onInterrupt(ctx context.Context, fleet *fleet, stderr io.Writer) (context.C
 			}
 			if ctx.Err() != nil {
 				names := fleet.kill()
-				fmt.Fprintf(stderr, "\x1b[?25h\r\nForced. Killed: %s\n", strings.Join(names, ", "))
+				view.Restore(stderr)
+				fmt.Fprintf(stderr, "Forced. Killed: %s\n", strings.Join(names, ", "))
 				os.Exit(exitInterrupted)
 			}
 			cancel(errInterrupted)

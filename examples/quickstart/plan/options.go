@@ -92,6 +92,16 @@ func (o Options) Contradicts(run Options, given func(flag string) bool) []string
 	return out
 }
 
+// A round is over after LocalSteps of a site of mean speed, or at its stop time
+// on a machine too slow for that: a sparse update of a few steps loses little,
+// one of hundreds leaves the shared model far behind the sites. Every
+// evaluateEvery rounds a site spends the time of about ten steps on held-out
+// text.
+const (
+	LocalSteps    = 40
+	evaluateEvery = 5
+)
+
 // timing of a run at a speed. Rounds run in real time, so a fast replay needs
 // short ones to have as many.
 type timing struct{ train, collect, join, grace int32 }

@@ -298,8 +298,8 @@ func documents(f Folder, run Run, rounds int64) ([]byte, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: Federation},
 		Spec: v1alpha1.FederationSpec{
 			Algorithm: v1alpha1.AlgorithmSpec{Strategy: strategy},
-			Rounds: v1alpha1.RoundsSpec{Total: rounds, MinSites: 1, TrainSeconds: t.train, CollectSeconds: t.collect,
-				JoinSeconds: t.join, EvaluateEvery: 2},
+			Rounds: v1alpha1.RoundsSpec{Total: rounds, MinSites: 1, LocalSteps: LocalSteps, TrainSeconds: t.train, CollectSeconds: t.collect,
+				JoinSeconds: t.join, EvaluateEvery: evaluateEvery},
 			Energy: v1alpha1.EnergySpec{Policy: v1alpha1.EnergyRequired, EnterBelowGrams: &enter, LeaveAboveGrams: &leave,
 				EnterConfirmations: 2, LeaveConfirmations: 1},
 			Drain: v1alpha1.DrainSpec{GraceSeconds: t.grace},

@@ -2,9 +2,11 @@ package view
 
 import (
 	"bytes"
-	"fmt"
 	"io"
+	"os"
 	"time"
+
+	"golang.org/x/term"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 )
@@ -29,19 +31,36 @@ func (s *Screen) Draw(m Model) {
 	width, height := s.size()
 	s.buf.Reset()
 	s.buf.WriteString("\x1b[?2026h\x1b[H\x1b[?7l")
-	for i, l := range Frame(m, width, height, true) {
+	lines := Frame(m, width, height, true)
+	for i, l := range lines {
 		if i > 0 {
 			s.buf.WriteString("\r\n")
 		}
+		// Erased before it is written: afterwards the cursor stands on the last
+		// column, which would go too.
+		s.buf.WriteString("\x1b[2K")
 		s.buf.WriteString(l)
-		s.buf.WriteString("\x1b[K")
 	}
-	s.buf.WriteString("\x1b[J\x1b[?7h\x1b[?2026l")
+	if len(lines) < height {
+		s.buf.WriteString("\r\n\x1b[J")
+	}
+	s.buf.WriteString("\x1b[?7h\x1b[?2026l")
 	_, _ = s.w.Write(s.buf.Bytes())
 }
 
 // Close gives the terminal back.
-func (s *Screen) Close() { _, _ = fmt.Fprint(s.w, "\x1b[?25h\x1b[?1049l") }
+func (s *Screen) Close() { _, _ = io.WriteString(s.w, restore) }
+
+// restore shows the cursor and the main screen.
+const restore = "\x1b[?25h\x1b[?1049l"
+
+// Restore is Close for an end without the Screen at hand; a w that is no
+// terminal is left alone.
+func Restore(w io.Writer) {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		_, _ = io.WriteString(w, restore)
+	}
+}
 
 // Rates measures tokens per real second of each site from its statuses.
 type Rates struct {

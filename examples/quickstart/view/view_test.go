@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"math"
@@ -123,6 +124,30 @@ func TestFrameNeverExceedsItsTerminal(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An erasure behind a line that fills the terminal takes its last column away.
+func TestScreenErasesOnlyWhatIsNotWrittenYet(t *testing.T) {
+	for _, height := range []int{8, 40} {
+		var b bytes.Buffer
+		s := NewScreen(&b, func() (int, int) { return 80, height })
+		b.Reset()
+		s.Draw(fixture())
+		lines := strings.Split(strings.TrimPrefix(b.String(), "\x1b[?2026h\x1b[H\x1b[?7l"), "\r\n")
+		if len(lines) > height {
+			t.Errorf("%d lines on a terminal of %d", len(lines), height)
+		}
+		for i, l := range lines {
+			head := "\x1b[2K"
+			if i == len(lines)-1 && height == 40 {
+				head = "\x1b[J"
+			}
+			rest, ok := strings.CutPrefix(l, head)
+			if !ok || strings.Contains(rest, "\x1b[K") || strings.Contains(rest, "\x1b[J") || strings.Contains(rest, "\x1b[2K") {
+				t.Errorf("line %d of %d: %q", i+1, len(lines), l)
+			}
+		}
+	}
 }
 
 func TestLinesSayWhatHappened(t *testing.T) {
