@@ -155,6 +155,9 @@ func closedChan() chan struct{} {
 // ErrStopped answers calls to an engine that no longer runs.
 var ErrStopped = errors.New("the coordinator is stopping")
 
+// Stopped is closed when Run is about to return.
+func (e *Engine) Stopped() <-chan struct{} { return e.stopped }
+
 // do runs f on the engine's goroutine and waits for it.
 func (e *Engine) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,6 +47,7 @@ func (a *Admin) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*co
 const (
 	defaultWatchInterval = time.Second
 	minWatchInterval     = 50 * time.Millisecond
+	maxWatchInterval     = time.Minute
 )
 
 // Watch sends the status now and after changes, at most once per interval.
@@ -56,7 +58,7 @@ func (a *Admin) Watch(req *coordinatorv1.WatchRequest, stream grpc.ServerStreami
 	}
 	interval := defaultWatchInterval
 	if req.GetIntervalMs() > 0 {
-		interval = max(minWatchInterval, time.Duration(req.GetIntervalMs())*time.Millisecond)
+		interval = min(maxWatchInterval, max(minWatchInterval, time.Duration(req.GetIntervalMs())*time.Millisecond))
 	}
 	for {
 		changed := a.Engine.Changed()
@@ -67,21 +69,25 @@ func (a *Admin) Watch(req *coordinatorv1.WatchRequest, stream grpc.ServerStreami
 		if err := stream.Send(st); err != nil {
 			return err
 		}
-		if err := wait(ctx, time.After(interval), nil); err != nil {
+		if err := a.wait(ctx, interval, nil); err != nil {
 			return err
 		}
 		// Time passes even when nothing changes: a status is never older than ten
 		// intervals.
-		if err := wait(ctx, time.After(9*interval), changed); err != nil {
+		if err := a.wait(ctx, 9*interval, changed); err != nil {
 			return err
 		}
 	}
 }
 
-func wait(ctx context.Context, timer <-chan time.Time, changed <-chan struct{}) error {
+func (a *Admin) wait(ctx context.Context, span time.Duration, changed <-chan struct{}) error {
+	timer := time.NewTimer(span)
+	defer timer.Stop()
 	select {
-	case <-timer:
+	case <-timer.C:
 	case <-changed:
+	case <-a.Engine.Stopped():
+		return refusal(engine.ErrStopped)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -107,11 +113,14 @@ func (a *Admin) SetMembership(ctx context.Context, req *coordinatorv1.SetMembers
 	default:
 		return nil, status.Error(codes.InvalidArgument, "membership must be ADMIT, DRAIN or EXCLUDE")
 	}
-	if w.Deadline < 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "deadline_ms %d must not be negative", req.GetDeadlineMs())
+	if req.GetDeadlineMs() < 0 || req.GetDeadlineMs() > maxDeadline.Milliseconds() {
+		return nil, status.Errorf(codes.InvalidArgument, "deadline_ms %d is not in 0 to %d", req.GetDeadlineMs(), maxDeadline.Milliseconds())
 	}
 	if w.Reason == "" {
 		w.Reason = v1alpha1.ReasonRequested
+	}
+	if !reasonWord.MatchString(string(w.Reason)) {
+		return nil, status.Errorf(codes.InvalidArgument, "reason %.80q must be one CamelCase word; what it means goes into message", w.Reason)
 	}
 	in, err := a.Engine.SetMembership(ctx, w)
 	if err != nil {
@@ -119,6 +128,12 @@ func (a *Admin) SetMembership(ctx context.Context, req *coordinatorv1.SetMembers
 	}
 	return &coordinatorv1.SetMembershipResponse{Changed: in.Changed, Membership: membership(in.Membership), Reason: string(in.Reason), Message: in.Message}, nil
 }
+
+// maxDeadline of a drain.
+const maxDeadline = 30 * 24 * time.Hour
+
+// reasonWord bounds what becomes a label of metrics.
+var reasonWord = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,63}$`)
 
 func membership(m round.Membership) coordinatorv1.Membership {
 	switch m {

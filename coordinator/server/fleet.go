@@ -6,10 +6,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -17,21 +16,25 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/engine"
 	"girassol.dev/coordinator/session"
-	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/wire"
 )
 
 const (
-	// helloTimeout bounds a connection that says nothing.
+	// helloTimeout bounds a stream that says nothing.
 	helloTimeout = 10 * time.Second
-	// chunkTimeout bounds the wait for the next chunk of an upload.
-	chunkTimeout = 60 * time.Second
+	// patience bounds the wait for the other side to send or take the next chunk.
+	patience = 60 * time.Second
+	// flushTimeout bounds the last messages of a session that has ended.
+	flushTimeout = 2 * time.Second
+	// maxSessionMessage is the most bytes of a member's message in its session.
+	maxSessionMessage = 64 << 10
 )
 
 // Fleet serves agents.
@@ -41,14 +44,21 @@ type Fleet struct {
 	Store   *checkpoint.Store
 	Counter *wire.Counter
 	Log     *slog.Logger
+	// Patience with a side that sends or takes nothing; 0 means a minute, and ten
+	// seconds for the first message.
+	Patience time.Duration
 }
+
+func (f *Fleet) firstMessage() time.Duration { return min(helloTimeout, f.nextChunk()) }
+
+func (f *Fleet) nextChunk() time.Duration { return cmp.Or(f.Patience, patience) }
 
 // Session runs one member's session.
 func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	incoming := receive(ctx, stream)
-	hello, err := awaitHello(ctx, incoming)
+	hello, err := awaitHello(ctx, incoming, f.firstMessage())
 	if err != nil {
 		return err
 	}
@@ -62,48 +72,67 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 		return refusal(err)
 	}
 	f.Counter.Attribute(ctx, s.Member)
-	reason := v1alpha1.ReasonConnectionLost
-	defer func() { f.Engine.CloseSession(s, reason) }()
+	defer f.Engine.CloseSession(s, v1alpha1.ReasonConnectionLost)
+	// A member that reads nothing blocks the writer only. It ends when this returns.
+	written := make(chan error, 1)
+	go func() { written <- write(ctx, stream, s) }()
 	for {
 		select {
-		case m := <-s.Outbox():
-			if err := stream.Send(m); err != nil {
-				return err
-			}
 		case in := <-incoming:
 			if in.err != nil {
 				return sessionEnd(in.err)
 			}
 			if err := f.handle(ctx, s, in.msg); err != nil {
+				return refusal(err)
+			}
+		case err := <-written:
+			if err != nil {
 				return err
 			}
+			return sessionEnded(s)
 		case <-s.Done():
-			return f.closed(stream, s)
+			flush := time.NewTimer(flushTimeout)
+			defer flush.Stop()
+			select {
+			case <-written:
+			case <-flush.C:
+			case <-ctx.Done():
+			}
+			return sessionEnded(s)
 		case <-ctx.Done(): // the connection is gone
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
 
-// closed flushes what is queued and tells the member why its session ended.
-func (f *Fleet) closed(stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse], s *session.Session) error {
+// write sends what is queued for a member. It returns nil when its session has
+// ended and all is sent.
+func write(ctx context.Context, stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse], s *session.Session) error {
 	for {
 		select {
 		case m := <-s.Outbox():
 			if err := stream.Send(m); err != nil {
 				return err
 			}
-			continue
-		default:
+		case <-s.Done():
+			if len(s.Outbox()) == 0 {
+				return nil
+			}
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
 		}
-		switch s.Reason() {
-		case v1alpha1.ReasonSuperseded:
-			return status.Errorf(codes.Aborted, "%s: a newer session of %s has taken over from epoch %d", v1alpha1.ReasonSuperseded, s.Member, s.Epoch)
-		case v1alpha1.ReasonHeartbeatMissed:
-			return status.Errorf(codes.Unavailable, "%s: nothing was heard from %s in time", v1alpha1.ReasonHeartbeatMissed, s.Member)
-		}
-		return status.Errorf(codes.Unavailable, "%s: the session of %s has ended", s.Reason(), s.Member)
 	}
+}
+
+// sessionEnded tells the member why its session ended.
+func sessionEnded(s *session.Session) error {
+	switch s.Reason() {
+	case v1alpha1.ReasonSuperseded:
+		return status.Errorf(codes.Aborted, "%s: a newer session of %s has taken over from epoch %d", v1alpha1.ReasonSuperseded, s.Member, s.Epoch)
+	case v1alpha1.ReasonHeartbeatMissed:
+		return status.Errorf(codes.Unavailable, "%s: nothing was heard from %s in time", v1alpha1.ReasonHeartbeatMissed, s.Member)
+	}
+	return status.Errorf(codes.Unavailable, "%s: the session of %s has ended", s.Reason(), s.Member)
 }
 
 type incoming struct {
@@ -130,20 +159,23 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[coordinatorv1.
 	return out
 }
 
-func awaitHello(ctx context.Context, in <-chan incoming) (*coordinatorv1.Hello, error) {
-	timer := time.NewTimer(helloTimeout)
+func awaitHello(ctx context.Context, in <-chan incoming, timeout time.Duration) (*coordinatorv1.Hello, error) {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case first := <-in:
 		if first.err != nil {
 			return nil, first.err
 		}
+		if err := checkSize(first.msg); err != nil {
+			return nil, err
+		}
 		if h := first.msg.GetHello(); h != nil {
 			return h, nil
 		}
 		return nil, status.Error(codes.InvalidArgument, "the first message of a session must be a Hello")
 	case <-timer.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", helloTimeout)
+		return nil, status.Errorf(codes.DeadlineExceeded, "no Hello within %s", timeout)
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -156,7 +188,18 @@ func sessionEnd(err error) error {
 	return err
 }
 
+// checkSize keeps what the engine remembers of a member small.
+func checkSize(m *coordinatorv1.SessionRequest) error {
+	if n := proto.Size(m); n > maxSessionMessage {
+		return status.Errorf(codes.InvalidArgument, "%s: a session's message of %d bytes, at most %d", v1alpha1.ReasonTooLarge, n, maxSessionMessage)
+	}
+	return nil
+}
+
 func (f *Fleet) handle(ctx context.Context, s *session.Session, m *coordinatorv1.SessionRequest) error {
+	if err := checkSize(m); err != nil {
+		return err
+	}
 	switch {
 	case m.GetHeartbeat() != nil:
 		return f.Engine.Heartbeat(ctx, s, m.GetHeartbeat())
@@ -196,6 +239,9 @@ func (f *Fleet) speaker(ctx context.Context, token string) (*session.Session, er
 func refusal(err error) error {
 	var r *engine.RefusedError
 	if !errors.As(err, &r) {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
 		if errors.Is(err, engine.ErrStopped) {
 			return status.Error(codes.Unavailable, err.Error())
 		}
@@ -214,163 +260,4 @@ func refusal(err error) error {
 		code = codes.Unauthenticated
 	}
 	return status.Error(code, r.Error())
-}
-
-// Push takes an update or the first weights.
-func (f *Fleet) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, coordinatorv1.PushResponse]) error {
-	ctx := stream.Context()
-	first, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	h := first.GetHeader()
-	wire.Release(first)
-	if h == nil {
-		return status.Error(codes.InvalidArgument, "the first message of a push must carry its header")
-	}
-	// A dead token is answered in the result, so that the agent learns the reason.
-	if _, err := f.speaker(ctx, h.GetSessionToken()); status.Code(err) == codes.PermissionDenied {
-		return err
-	}
-	u, result, err := f.Engine.BeginPush(ctx, h)
-	if err != nil {
-		return refusal(err)
-	}
-	if result == nil {
-		if result, err = f.takeChunks(stream, u); err != nil {
-			return err
-		}
-	}
-	return stream.Send(&coordinatorv1.PushResponse{Message: &coordinatorv1.PushResponse_Result{Result: result}})
-}
-
-func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, coordinatorv1.PushResponse], u *engine.Upload) (*coordinatorv1.PushResult, error) {
-	resume := &coordinatorv1.PushResponse{Message: &coordinatorv1.PushResponse_Resume{Resume: &coordinatorv1.Resume{Offset: uint64(u.Offset())}}}
-	if err := stream.Send(resume); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	late := time.AfterFunc(chunkTimeout, func() { cancel(fmt.Errorf("no chunk within %s", chunkTimeout)) })
-	defer late.Stop()
-	rx := wire.NewReceiver(u, u.Size(), u.Offset())
-	for {
-		m, err := recvOr(ctx, stream)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		late.Reset(chunkTimeout)
-		if err := rx.Take(m); err != nil {
-			return chunkProblem(err), nil
-		}
-	}
-	res, err := f.Engine.FinishPush(stream.Context(), u)
-	if err != nil {
-		return nil, refusal(err)
-	}
-	return res, nil
-}
-
-// recvOr is Recv that ends with ctx: returning from the handler then ends the
-// stream and with it the goroutine.
-func recvOr(ctx context.Context, stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, coordinatorv1.PushResponse]) (*coordinatorv1.PushRequest, error) {
-	type got struct {
-		m   *coordinatorv1.PushRequest
-		err error
-	}
-	c := make(chan got, 1)
-	go func() {
-		m, err := stream.Recv()
-		c <- got{m, err}
-	}()
-	select {
-	case g := <-c:
-		return g.m, g.err
-	case <-ctx.Done():
-		return nil, status.Error(codes.DeadlineExceeded, context.Cause(ctx).Error())
-	}
-}
-
-func chunkProblem(err error) *coordinatorv1.PushResult {
-	reason := v1alpha1.ReasonMalformed
-	var ce *wire.PayloadError
-	switch {
-	case errors.As(err, &ce):
-		reason = ce.Reason
-	case errors.Is(err, spool.ErrSuperseded):
-		reason = v1alpha1.ReasonSuperseded
-	}
-	return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_REFUSED, Reason: string(reason), Message: err.Error()}
-}
-
-// Pull sends a snapshot or a delta from the commit log's files.
-func (f *Fleet) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreamingServer[coordinatorv1.PullResponse]) error {
-	if _, err := f.speaker(stream.Context(), req.GetSessionToken()); err != nil {
-		return err
-	}
-	file, err := f.open(req)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if req.GetOffset() > uint64(file.size) {
-		return status.Errorf(codes.OutOfRange, "offset %d is behind the end at %d", req.GetOffset(), file.size)
-	}
-	header, err := pullHeader(file)
-	if err != nil {
-		return err
-	}
-	if err := stream.Send(&coordinatorv1.PullResponse{Header: header}); err != nil {
-		return err
-	}
-	return wire.SendPayload(func(offset uint64, crc uint32, payload []byte) error {
-		return stream.Send(&coordinatorv1.PullResponse{Offset: offset, Crc32C: crc, Payload: payload})
-	}, file, file.size, int64(req.GetOffset()))
-}
-
-// pullHeader is the part of a manifest that a replica needs; the rest would
-// outweigh a small delta.
-func pullHeader(f *logFile) (*coordinatorv1.PullHeader, error) {
-	digest, err := hex.DecodeString(f.manifest.Digest)
-	if err != nil {
-		return nil, status.Errorf(codes.Internal, "version %d has no usable digest", f.manifest.Version)
-	}
-	h := &coordinatorv1.PullHeader{
-		Version: f.manifest.Version, PayloadBytes: uint64(f.size), Digest: digest, Round: f.manifest.Round, Algorithm: f.manifest.Algorithm.ToProto(),
-	}
-	for _, m := range f.manifest.Members {
-		h.UpdateIds = append(h.UpdateIds, m.UpdateID)
-	}
-	return h, nil
-}
-
-// logFile is an open file of the commit log.
-type logFile struct {
-	checkpoint.ReadAtCloser
-	size     int64
-	manifest checkpoint.Manifest
-}
-
-func (f *Fleet) open(req *coordinatorv1.PullRequest) (*logFile, error) {
-	var file logFile
-	var err error
-	switch req.GetKind() {
-	case coordinatorv1.PullRequest_KIND_SNAPSHOT:
-		file.ReadAtCloser, file.size, file.manifest, err = f.Store.OpenSnapshot()
-	case coordinatorv1.PullRequest_KIND_DELTA:
-		file.ReadAtCloser, file.size, file.manifest, err = f.Store.OpenDelta(req.GetVersion())
-	default:
-		return nil, status.Error(codes.InvalidArgument, "kind must be SNAPSHOT or DELTA")
-	}
-	if errors.Is(err, checkpoint.ErrNotKept) {
-		return nil, status.Error(codes.NotFound, err.Error())
-	}
-	if err != nil {
-		f.Log.Error("pull failed", "kind", req.GetKind(), "version", req.GetVersion(), "error", err)
-		return nil, status.Error(codes.Internal, "the commit log cannot be read; the coordinator's log says why")
-	}
-	return &file, nil
 }

@@ -92,7 +92,9 @@ func startLinked(t *testing.T, dir string, link wire.Options, opts ...option) *c
 		if err := <-done; err != nil {
 			t.Errorf("engine ended: %v", err)
 		}
-		srv.Stop()
+		graceful := time.AfterFunc(testWait, srv.Stop)
+		srv.GracefulStop()
+		graceful.Stop()
 		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
@@ -298,9 +300,14 @@ func (m *member) mustPush(h *coordinatorv1.PushHeader, payload []byte) *coordina
 // seed gives the federation its first weights.
 func (m *member) seed() {
 	m.t.Helper()
+	m.seedWith(model(m.t))
+}
+
+func (m *member) seedWith(state *tensor.State) {
+	m.t.Helper()
 	m.recv(func(r *coordinatorv1.SessionResponse) bool { return r.GetSeedRequest() != nil })
 	var b bytes.Buffer
-	if err := tensor.SaveState(&b, model(m.t), false); err != nil {
+	if err := tensor.SaveState(&b, state, false); err != nil {
 		m.t.Fatal(err)
 	}
 	h := &coordinatorv1.PushHeader{SessionToken: m.welcome.GetSessionToken(), Epoch: m.welcome.GetEpoch(),
