@@ -99,7 +99,7 @@ func TestRunStopsResumesAndReports(t *testing.T) {
 	if code := start(w, "--plain", "--data", data, "--out", out, "--speed", "1800", "--rounds", "6"); code != exitInterrupted {
 		t.Fatalf("exit code %d, want %d:\n%s\n%s", code, exitInterrupted, w, logs(out))
 	}
-	if !strings.Contains(w.String(), "Go on with: quickstart --resume") {
+	if !strings.Contains(w.String(), "Go on with: ") || !strings.Contains(w.String(), "--resume --out ") {
 		t.Errorf("an interrupted run does not say how to go on:\n%s", w)
 	}
 	if strings.Contains(w.String(), "Killed") {
