@@ -34,10 +34,13 @@ type accountant struct {
 	clock signals.Clock
 	power map[string]ledger.Power
 	log   *slog.Logger
+	// virtual: the clock goes on from the books at the next start.
+	virtual bool
 
-	mu     sync.Mutex
-	ledger *ledger.Ledger
-	last   time.Time
+	mu      sync.Mutex
+	ledger  *ledger.Ledger
+	last    time.Time
+	unsaved bool
 }
 
 // books is what survives a restart. Now lets a virtual clock go on where it was.
@@ -67,6 +70,9 @@ func newAccountant(dataDir string, clock signals.Clock, grids map[string]ledger.
 		path: filepath.Join(dataDir, "accounting.json"), clock: clock, power: power, log: log,
 		ledger: ledger.New(grids), last: clock.Now(),
 	}
+	_, real := clock.(signals.Real)
+	a.virtual = !real
+	a.unsaved = a.virtual
 	if len(old.Accounts) > 0 {
 		if err := a.ledger.Restore(old.Accounts); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.path, err)
@@ -110,6 +116,9 @@ func (a *accountant) add(activities []engine.Activity) {
 		return
 	}
 	a.last = to
+	if a.virtual {
+		a.unsaved = true // the clock itself goes on from the books
+	}
 	for _, act := range activities {
 		p := a.power[act.Site]
 		watts := float64(act.Training) * p.TrainingWatts
@@ -119,6 +128,7 @@ func (a *accountant) add(activities []engine.Activity) {
 		if watts == 0 {
 			continue
 		}
+		a.unsaved = true
 		if err := a.ledger.Add(act.Site, from, to, watts, p.PUE); err != nil {
 			a.log.Error("energy not booked", "site", act.Site, "error", err)
 		}
@@ -138,12 +148,21 @@ func (a *accountant) entries() map[string]checkpoint.LedgerEntry {
 	return out
 }
 
+// keep writes the books if there is anything new in them.
 func (a *accountant) keep() {
 	a.mu.Lock()
+	if !a.unsaved {
+		a.mu.Unlock()
+		return
+	}
+	a.unsaved = false
 	b := books{Now: a.last, Accounts: a.ledger.Snapshot()}
 	a.mu.Unlock()
 	err := tensor.WriteFileAtomic(a.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(b) })
 	if err != nil {
-		a.log.Error("the books cannot be kept", "error", err)
+		a.log.Error("the books cannot be kept; the next attempt follows", "error", err)
+		a.mu.Lock()
+		a.unsaved = true
+		a.mu.Unlock()
 	}
 }

@@ -52,8 +52,12 @@ type Options struct {
 	Ready func(addr string)
 }
 
-// shutdownTimeout bounds the orderly end of each part.
-const shutdownTimeout = 10 * time.Second
+const (
+	// graceTime is for the streams at work to end, once the engine has.
+	graceTime = 3 * time.Second
+	// stopTimeout bounds the end of each part after that.
+	stopTimeout = 2 * time.Second
+)
 
 // Run serves until ctx ends or the coordinator cannot go on.
 func Run(ctx context.Context, o Options) (err error) {
@@ -89,8 +93,17 @@ type process struct {
 	metrics  net.Listener // nil without
 }
 
-func assemble(d *declaration, store *checkpoint.Store, o Options) (*process, error) {
+func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, err error) {
 	p := &process{o: o, d: d, log: o.Log, registry: prometheus.NewRegistry()}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if p.listener != nil {
+			_ = p.listener.Close()
+		}
+		_ = p.stopEvents() // nothing of importance waits there
+	}()
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	name := d.federation.Name
 	old, err := readBooks(o.DataDir)
@@ -125,7 +138,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (*process, err
 	if p.engine, err = engine.New(cfg, store, hooks, o.Log); err != nil {
 		return nil, err
 	}
-	p.registry.MustRegister(newCollector(name, p.engine.Status))
+	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total))
 	if p.director, err = d.director(clock, o, p.registry, p.engine); err != nil {
 		return nil, err
 	}
@@ -137,7 +150,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (*process, err
 	}
 	if o.MetricsListen != "" {
 		if p.metrics, err = net.Listen("tcp", o.MetricsListen); err != nil {
-			return nil, errors.Join(fmt.Errorf("metrics: %w", err), p.listener.Close())
+			return nil, fmt.Errorf("metrics: %w", err)
 		}
 	}
 	return p, nil
@@ -228,7 +241,13 @@ func (p *process) serve(ctx context.Context) error {
 	stopEngine()
 	err = errors.Join(err, <-engineDone)
 	p.stopServers(metrics)
-	background.Wait()
+	ended := make(chan struct{})
+	go func() { background.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(stopTimeout):
+		p.log.Warn("connections that never finished their handshake are left behind")
+	}
 	return errors.Join(err, p.stopEvents())
 }
 
@@ -237,7 +256,11 @@ func (p *process) serveMetrics(wg *sync.WaitGroup, failed chan<- error) *http.Se
 		return nil
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelError), ErrorHandling: promhttp.ContinueOnError,
+	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", p.ready)
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
 	wg.Go(func() {
 		if err := s.Serve(p.metrics); !errors.Is(err, http.ErrServerClosed) {
@@ -247,20 +270,32 @@ func (p *process) serveMetrics(wg *sync.WaitGroup, failed chan<- error) *http.Se
 	return s
 }
 
+// ready says whether the engine takes sessions and calls.
+func (p *process) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), stopTimeout)
+	defer cancel()
+	st, err := p.engine.Status(ctx)
+	if err != nil {
+		http.Error(w, "the engine does not answer: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintf(w, "%s: %s: %s\n", st.GetPhase(), st.GetReason(), st.GetMessage())
+}
+
 func (p *process) stopServers(metrics *http.Server) {
 	done := make(chan struct{})
 	go func() { p.grpc.GracefulStop(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(shutdownTimeout):
-		p.grpc.Stop()
-		<-done
+	case <-time.After(graceTime):
+		p.log.Warn("streams did not end in time")
+		go p.grpc.Stop() // may itself wait for a handshake
 	}
 	if metrics != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
 		if err := metrics.Shutdown(ctx); err != nil {
-			p.log.Warn("metrics server did not end in time", "error", err)
+			p.log.Warn("metrics server did not end in time", "error", errors.Join(err, metrics.Close()))
 		}
 	}
 }
@@ -305,7 +340,7 @@ func (p *process) stopEvents() error {
 	if p.events == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout/5)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := p.events.Close(ctx); err != nil {
 		p.log.Warn("events not sent at the end; the next start sends the commits among them", "error", err)

@@ -14,29 +14,32 @@ import (
 // the site only: nothing else is bounded.
 type collector struct {
 	status func(context.Context) (*coordinatorv1.FederationStatus, error)
+	// socket is what the gRPC sockets have received and sent, closed ones too: a
+	// counter must not fall when a member goes.
+	socket func() (in, out uint64)
 
-	phase, committed, void, samples, parameters, bytes, loss, agreement, pending     *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, agreement              *prometheus.Desc
 	sitePhase, members, training, siteSamples, siteRounds, energy, emissions, signal *prometheus.Desc
 }
 
 // scrapeTimeout bounds the wait for a busy engine.
 const scrapeTimeout = 2 * time.Second
 
-func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error)) *collector {
+func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error), socket func() (in, out uint64)) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("girassol_"+name, help, labels, prometheus.Labels{"federation": federation})
 	}
 	return &collector{
 		status:      status,
+		socket:      socket,
 		phase:       desc("federation_phase", "1 for the phase the federation is in.", "phase", "reason"),
 		committed:   desc("rounds_committed_total", "Rounds whose merge was committed."),
 		void:        desc("rounds_void_total", "Rounds that ended without effect."),
 		samples:     desc("samples_committed_total", "Samples behind all committed updates."),
 		parameters:  desc("model_parameters", "Parameters of the model."),
-		bytes:       desc("agent_bytes_total", "Bytes on the sockets of connected members, since this coordinator started.", "direction"),
+		bytes:       desc("socket_bytes_total", "Bytes on the gRPC sockets since this coordinator started, framing included; up is to the coordinator.", "direction"),
 		loss:        desc("evaluation_loss", "Newest held-out loss."),
 		agreement:   desc("agreement_ratio", "Moving mean of the cosine of merged delta and residuals."),
-		pending:     desc("events_pending", "Events that Redis has not taken yet."),
 		sitePhase:   desc("site_phase", "1 for the phase the site is in, with its reason.", "site", "phase", "reason"),
 		members:     desc("site_members", "Members of the site with a session.", "site"),
 		training:    desc("site_training_seconds_total", "Training time behind the site's committed updates.", "site"),
@@ -44,7 +47,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
 		energy:      desc("energy_joules_total", "Energy by the site's counter or stated power model.", "site", "source"),
 		emissions:   desc("emissions_grams_total", "CO2 by ledger; the two are never added.", "site", "accounting"),
-		signal:      desc("signal_value", "Reading behind the present energy decision.", "site", "kind", "unit"),
+		signal:      desc("site_signal_value", "Reading behind the present energy decision.", "site", "kind", "unit"),
 	}
 }
 
@@ -52,35 +55,33 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect exports the present status.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
+func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	st, err := c.status(ctx)
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(c.phase, err)
+		metrics <- prometheus.NewInvalidMetric(c.phase, err)
 		return
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	count := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+		metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
 	gauge(c.phase, 1, st.GetPhase(), st.GetReason())
 	count(c.committed, float64(st.GetRoundsCommitted()))
 	count(c.void, float64(st.GetRoundsVoid()))
 	count(c.samples, float64(st.GetCommittedSamples()))
 	gauge(c.parameters, float64(st.GetParameters()))
-	count(c.bytes, float64(st.GetBytesUp()), "up")
-	count(c.bytes, float64(st.GetBytesDown()), "down")
+	in, out := c.socket()
+	count(c.bytes, float64(in), "up")
+	count(c.bytes, float64(out), "down")
 	if ev := st.GetEvaluation(); ev != nil && ev.Loss != nil {
 		gauge(c.loss, ev.GetLoss())
 	}
 	if st.Agreement != nil {
 		gauge(c.agreement, st.GetAgreement())
-	}
-	if st.GetEvents() != nil {
-		gauge(c.pending, float64(st.GetEvents().GetPending()))
 	}
 	for _, s := range st.GetSites() {
 		c.site(s, gauge, count)
