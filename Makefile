@@ -53,8 +53,10 @@ fuzz: check-go ## Run every fuzz target for FUZZTIME (5s)
 	  done; done
 
 .PHONY: bench
-bench: check-go ## Benchmarks: ratios against copy and raw TCP, memory and bytes per site
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./internal/... ./coordinator/...
+bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5 GB in TMPDIR)
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./internal/... ./coordinator/... ./siteagent/...
+	$(GO) run ./examples/bench wire
+	$(GO) run ./examples/bench memory
 
 .PHONY: generate
 generate: check-go ## Regenerate the Go code of api/**/*.proto (the first run builds buf: minutes)
