@@ -94,7 +94,7 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 			flush := time.NewTimer(flushTimeout)
 			defer flush.Stop()
 			select {
-			case <-written:
+			case <-written: //nolint:errcheck // the session ends either way
 			case <-flush.C:
 			case <-ctx.Done():
 			}

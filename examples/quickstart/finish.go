@@ -197,7 +197,7 @@ func trainerConfig(args []string) (transformer.Config, error) {
 	flags := transformer.Command().Flags()
 	flags.Usage = func() {}
 	if err := flags.Parse(args); err != nil {
-		return c, fmt.Errorf("trainer arguments: %v; see quickstart trainer --help", err)
+		return c, fmt.Errorf("trainer arguments: %w; see quickstart trainer --help", err)
 	}
 	if flags.NArg() > 0 {
 		return c, fmt.Errorf("trainer arguments: %q is no flag; see quickstart trainer --help", flags.Arg(0))

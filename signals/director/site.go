@@ -86,7 +86,7 @@ func (s *site) poll(ctx context.Context) {
 		default:
 			wait = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
 		}
-		ok := false
+		var ok bool
 		if failures == 0 {
 			ok = s.pause(ctx, wait, 0, math.MaxInt64)
 		} else { // in a slow clock as if it were real
