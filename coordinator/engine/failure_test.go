@@ -17,6 +17,7 @@ import (
 // A merge that fails at any step leaves the model as it was, bit for bit, says
 // why, and the next round works.
 func TestFailedCommitChangesNothingAndTheNextRoundWorks(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		break_ func(t *testing.T, r *rig)
 		repair func(t *testing.T, r *rig)
@@ -119,6 +120,7 @@ func TestCommitOfUnknownDurabilityEndsTheEngine(t *testing.T) {
 }
 
 func TestAlgorithmMayChangeBetweenRunsButNotItsTransform(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := defaults(t, algorithm.DiLoCo)
 	e := bare(t, dir, p)
@@ -148,6 +150,7 @@ func TestAlgorithmMayChangeBetweenRunsButNotItsTransform(t *testing.T) {
 // A restarted coordinator knows old updates from the whole log, not only from
 // what it replays.
 func TestOldUpdateIsRecognisedAfterARestart(t *testing.T) {
+	t.Parallel()
 	p := defaults(t, algorithm.DecoupledMomentum)
 	cfg := testConfig(t.TempDir(), p, "a")
 	cfg.SnapshotEvery = 100
@@ -174,6 +177,7 @@ func TestOldUpdateIsRecognisedAfterARestart(t *testing.T) {
 }
 
 func TestUpdateOfTheRoundLostInARestartIsStale(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []string{algorithm.DiLoCo, algorithm.DecoupledMomentum} {
 		p := defaults(t, strategy)
 		cfg := testConfig(t.TempDir(), p, "a", "b")
@@ -185,7 +189,7 @@ func TestUpdateOfTheRoundLostInARestartIsStale(t *testing.T) {
 		ha, hb := a.header(a.grant(), "ua", payload), b.header(b.grant(), "ub", payload)
 		a.mustAccept(ha, payload)
 
-		cfg.DataDir = copyDir(t, cfg.DataDir)
+		cfg.DataDir = r.killed()
 		killed := newRig(t, cfg)
 		agents := killed.joinAll("a", "b")
 		lost := func() {

@@ -14,6 +14,7 @@ import (
 // One site's odd numbers must not spoil the round of the others: what a header
 // says is summed over sites and rounds and kept in the manifest.
 func TestHeaderWithOddNumbersIsRefusedAndTheOtherSitesRoundCommits(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 1<<20)
 	many := map[string]float64{}
 	for i := range maxMetrics + 1 {

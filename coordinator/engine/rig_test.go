@@ -3,11 +3,10 @@ package engine
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -134,11 +133,8 @@ func (r *rig) wait() error {
 	}
 }
 
-func (r *rig) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), rigWait)
-	r.t.Cleanup(cancel)
-	return ctx
-}
+// ctx is the test's; what the engine does with a call is never long.
+func (r *rig) ctx() context.Context { return r.t.Context() }
 
 func (r *rig) status() *coordinatorv1.FederationStatus {
 	r.t.Helper()
@@ -340,16 +336,18 @@ func smallModel(t *testing.T) *tensor.State {
 	return s
 }
 
-// copyDir is what a kill -9 at this moment would leave.
-func copyDir(t *testing.T, dir string) string {
-	t.Helper()
-	to := t.TempDir()
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
+// killed is what a kill -9 at this moment would leave. The copy takes a moment
+// itself, for which nothing may be pruned.
+func (r *rig) killed() string {
+	r.t.Helper()
+	to := r.t.TempDir()
+	var failed error
+	err := r.engine.do(r.ctx(), func() {
+		<-r.engine.snapshot
+		failed = os.CopyFS(to, os.DirFS(r.engine.cfg.DataDir))
+	})
+	if err := errors.Join(err, failed); err != nil {
+		r.t.Fatal(err)
 	}
 	return to
-}
-
-func hasType(types []string, want string) bool {
-	return slices.ContainsFunc(types, func(s string) bool { return strings.HasPrefix(s, want) })
 }

@@ -66,7 +66,7 @@ func TestFirstOfSeveralOfferedWeightsIsTakenAndAnnouncedOnce(t *testing.T) {
 		t.Fatalf("%d accepted, announced %v", accepted, r.events.types())
 	}
 	want := r.status()
-	cfg.DataDir = copyDir(t, cfg.DataDir)
+	cfg.DataDir = r.killed()
 	if got := newRig(t, cfg).status(); got.Version == nil || !bytes.Equal(got.GetDigest(), want.GetDigest()) {
 		t.Fatalf("after a kill: %v", got)
 	}

@@ -133,7 +133,7 @@ func TestHoldPauseAndEnergyDecisionOverAKill(t *testing.T) {
 	if err := r.engine.Pause(r.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	cfg.DataDir = copyDir(t, cfg.DataDir)
+	cfg.DataDir = r.killed()
 	r = newRig(t, cfg)
 	admit := Wish{Site: "a", Membership: round.Admit, Energy: true, Reason: v1alpha1.ReasonEnergyFavourable}
 	if in := set(r, admit); in.Changed || in.Membership != round.Exclude || in.Message != "fire drill" {
