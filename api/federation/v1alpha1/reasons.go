@@ -90,6 +90,70 @@ const (
 	ReasonUnsupportedVersion Reason = "UnsupportedVersion"
 )
 
+// Why a provider of signals gave none.
+const (
+	// ReasonSignalUnauthorized: the credentials are missing or wrong.
+	ReasonSignalUnauthorized Reason = "SignalUnauthorized"
+	// ReasonSignalNotCovered: the plan of the account does not cover the region,
+	// or the provider does not offer this of its signal.
+	ReasonSignalNotCovered Reason = "SignalNotCovered"
+	// ReasonSignalRefused: the provider does not know the region or refuses the
+	// question.
+	ReasonSignalRefused Reason = "SignalRefused"
+	// ReasonSignalRateLimited: too many calls, by the provider's or our own limit.
+	ReasonSignalRateLimited Reason = "SignalRateLimited"
+	// ReasonSignalNoData: the answer holds no values.
+	ReasonSignalNoData Reason = "SignalNoData"
+	// ReasonSignalBadAnswer: the answer is not what the provider's contract says.
+	ReasonSignalBadAnswer Reason = "SignalBadAnswer"
+	// ReasonSignalUnreachable: no answer in time, or a server's fault.
+	ReasonSignalUnreachable Reason = "SignalUnreachable"
+)
+
+// What is wrong with a signal. SignalSuspect is any other doubt.
+const (
+	// ReasonSignalSuspectZero: a value of exactly 0 that nothing confirms yet.
+	ReasonSignalSuspectZero Reason = "SignalSuspectZero"
+	// ReasonSignalFlatZero: a forecast of 0 over its whole horizon.
+	ReasonSignalFlatZero Reason = "SignalFlatZero"
+	// ReasonSignalOutage: all regions are at 0 at once.
+	ReasonSignalOutage Reason = "SignalOutage"
+	// ReasonSignalJump: far outside of what was seen, waits for one more point.
+	ReasonSignalJump Reason = "SignalJump"
+	// ReasonSignalDisagrees: two sources differ by more than the tolerance.
+	ReasonSignalDisagrees Reason = "SignalDisagrees"
+)
+
+// Why a window's decision is not that of its thresholds.
+const (
+	// ReasonWindowTooShort: the forecast closes it before a start pays.
+	ReasonWindowTooShort Reason = "WindowTooShort"
+	// ReasonWindowClosing: left before the forecast end, to drain in time.
+	ReasonWindowClosing Reason = "WindowClosing"
+	ReasonCooldown      Reason = "Cooldown"
+	// ReasonGridEmergency: demand response asks for less load now.
+	ReasonGridEmergency   Reason = "GridEmergency"
+	ReasonCurtailed       Reason = "Curtailed"
+	ReasonBudgetExhausted Reason = "BudgetExhausted"
+)
+
+// Why a site whose window is open is chosen or not.
+const (
+	ReasonChosen Reason = "Chosen"
+	// ReasonCleanerSite: the wanted number is filled by sites with less grams
+	// for a token.
+	ReasonCleanerSite Reason = "CleanerSite"
+	// ReasonCleanerLater: the work fits into cleaner hours before the deadline.
+	ReasonCleanerLater Reason = "CleanerLater"
+	// ReasonDeadlineAtRisk: every open site is needed, whatever its intensity.
+	ReasonDeadlineAtRisk Reason = "DeadlineAtRisk"
+	// ReasonOneChangePerRound: the site has changed in this round already.
+	ReasonOneChangePerRound Reason = "OneChangePerRound"
+	// ReasonSmallGain: another site is cleaner, but not enough to change.
+	ReasonSmallGain     Reason = "SmallGain"
+	ReasonWindowNotOpen Reason = "WindowNotOpen"
+)
+
 // What a federation does or waits for, and how a round ended.
 const (
 	ReasonWaitingForModel    Reason = "WaitingForModel"
