@@ -8,6 +8,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/round"
+	"girassol.dev/coordinator/session"
 )
 
 // Changed is closed at the next change of status.
@@ -49,8 +50,9 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 	if e.hooks.Ledger != nil {
 		ledger = e.hooks.Ledger()
 	}
+	sessions := e.sessions.BySite()
 	for _, s := range e.machine.Sites() {
-		site := e.siteStatus(s)
+		site := e.siteStatus(s, sessions[s.Name])
 		if l, ok := ledger[s.Name]; ok {
 			site.Ledger = ledgerProto(l)
 		}
@@ -63,17 +65,14 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 	return st
 }
 
-func (e *Engine) siteStatus(s round.SiteStatus) *coordinatorv1.SiteStatus {
+func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *coordinatorv1.SiteStatus {
 	stats := e.stats[s.Name]
 	out := &coordinatorv1.SiteStatus{
 		Name: s.Name, Phase: string(s.Phase), Reason: string(s.Reason), Message: s.Message,
 		Membership: membershipProto(s.Membership), SinceUnixMs: milli(s.Since), Signal: e.wishes.signals[s.Name],
 		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
 	}
-	for _, ses := range e.sessions.All() {
-		if ses.Site != s.Name {
-			continue
-		}
+	for _, ses := range sessions {
 		hb := ses.Last
 		m := &coordinatorv1.MemberStatus{
 			Node: ses.Node, Epoch: ses.Epoch, Connected: true, State: hb.GetState(), Detail: hb.GetDetail(),
@@ -105,13 +104,10 @@ type Activity struct {
 func (e *Engine) Activities(ctx context.Context) ([]Activity, error) {
 	var out []Activity
 	err := e.do(ctx, func() {
+		sessions := e.sessions.BySite()
 		for _, s := range e.machine.Sites() {
-			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit}
-			for _, ses := range e.sessions.All() {
-				if ses.Site != s.Name {
-					continue
-				}
-				a.Members++
+			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit, Members: len(sessions[s.Name])}
+			for _, ses := range sessions[s.Name] {
 				if e.machine.Working(ses.Member) {
 					a.Training++
 				}

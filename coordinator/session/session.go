@@ -122,6 +122,15 @@ func (t *Table) All() []*Session {
 	return out
 }
 
+// BySite is every live session by its site, in member order.
+func (t *Table) BySite() map[string][]*Session {
+	out := map[string][]*Session{}
+	for _, s := range t.All() {
+		out[s.Site] = append(out[s.Site], s)
+	}
+	return out
+}
+
 // Count is how many members of a site have a live session.
 func (t *Table) Count(site string) int {
 	n := 0
