@@ -2,9 +2,10 @@
 // sessions, uploads, people and time say, carries out its actions, merges
 // accepted updates into the commit log and tells everyone.
 //
-// One goroutine (Run) owns all state; other goroutines post closures to it. The
-// only work beside it is a merge, during which the model belongs to the merging
-// goroutine, and a snapshot, during which the model does not change.
+// One goroutine (Run) owns all state; other goroutines post closures to it. What
+// takes long runs beside it: a merge, during which the model belongs to the
+// merging goroutine, also for putting it back after a failure; a snapshot, during
+// which the model does not change; and reading offered first weights.
 //
 // It must not know gRPC, Redis, flags or where energy decisions come from.
 package engine
