@@ -73,7 +73,7 @@ func (r *runner) finish(ctx context.Context) error {
 
 // identity is what the summary says of the run itself.
 func (r *runner) identity(recovered checkpoint.Recovered) (report.Summary, error) {
-	p, err := algorithm.Defaults(r.run.Options.Algorithm)
+	p, err := r.run.Options.Parameters()
 	if err != nil {
 		return report.Summary{}, err
 	}

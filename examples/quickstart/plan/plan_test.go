@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
 	"girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/algorithm"
 	"girassol.dev/signals"
 	"girassol.dev/signals/replay"
 )
@@ -184,6 +186,27 @@ func TestMissingGoSaysWhatToDo(t *testing.T) {
 		}
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%s: a refused run left a folder", name)
+		}
+	}
+}
+
+func TestEachAlgorithmIsMergedAsTheReportSays(t *testing.T) {
+	for _, name := range []string{algorithm.DecoupledMomentum, algorithm.DiLoCo, algorithm.FedAvg} {
+		o := valid()
+		o.Algorithm = name
+		got, err := o.Parameters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := algorithm.Defaults(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == algorithm.DecoupledMomentum {
+			want.OuterMomentum, err = strconv.ParseFloat(Momentum, 64)
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, want %+v (%v)", name, got, want, err)
 		}
 	}
 }

@@ -185,7 +185,7 @@ func verdict(s Summary) string {
 	case f <= z:
 		return fmt.Sprintf("The federation (%.3f) is level with or ahead of the central run (%.3f) on this text; the best site alone reached %.3f. One seed: a lead this small may be luck.", f, z, *best)
 	case f >= *best:
-		return fmt.Sprintf("The federation (%.3f) did not beat the best site alone (%.3f); the central run reached %.3f. With so few rounds it had no time to gain from the others.", f, *best, z)
+		return fmt.Sprintf("The federation (%.3f) did not beat the best site alone (%.3f); the central run reached %.3f. What the others gave did not make up for what merging cost; more rounds may.", f, *best, z)
 	}
 	share := *c.Shares(s.HeldOut.Final)
 	near := "nearer the central run"
