@@ -20,6 +20,7 @@ type wire struct {
 	PeriodSeconds float64         `json:"periodSeconds"`
 	Source        string          `json:"source,omitempty"`
 	Quality       Quality         `json:"quality,omitempty"`
+	Model         string          `json:"model,omitempty"`
 }
 
 var null = []byte("null")
@@ -29,7 +30,7 @@ var null = []byte("null")
 func (r Reading) MarshalJSON() ([]byte, error) {
 	w := wire{
 		Kind: r.Kind, Unit: r.Unit, Region: r.Region, PointTime: r.PointTime,
-		PeriodSeconds: r.Period.Seconds(), Source: r.Source, Quality: r.Quality,
+		PeriodSeconds: r.Period.Seconds(), Source: r.Source, Quality: r.Quality, Model: r.Model,
 	}
 	if !r.ReceivedTime.IsZero() {
 		w.ReceivedTime = &r.ReceivedTime
@@ -60,7 +61,7 @@ func (r *Reading) UnmarshalJSON(b []byte) error {
 	got := Reading{
 		Kind: w.Kind, Unit: w.Unit, Region: w.Region, PointTime: w.PointTime,
 		Period: time.Duration(math.Round(w.PeriodSeconds * float64(time.Second))),
-		Source: w.Source, Quality: w.Quality,
+		Source: w.Source, Quality: w.Quality, Model: w.Model,
 	}
 	if w.ReceivedTime != nil {
 		got.ReceivedTime = *w.ReceivedTime

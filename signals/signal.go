@@ -30,6 +30,9 @@ const (
 	Price Kind = "price"
 	// RenewableShare of the load; may exceed 100 %.
 	RenewableShare Kind = "renewable_share"
+	// TrafficLight is a grid operator's advice to consumers: -1 the grid is
+	// congested, 0 red, 1 yellow, 2 green.
+	TrafficLight Kind = "traffic_light"
 )
 
 // Unit is the unit of a value, always said with it.
@@ -43,6 +46,7 @@ const (
 	EurosPerMWh   Unit = "EUR/MWh"
 	DollarsPerMWh Unit = "USD/MWh"
 	Percent       Unit = "%"
+	Level         Unit = "level"
 )
 
 // GramsPerPound is exact: one international avoirdupois pound in grams. A pound
@@ -61,10 +65,10 @@ type Quality string
 
 // The qualities. The empty quality is Good.
 const (
-	Good      Quality = "ok"
-	Estimated Quality = "estimated"
-	Imputed   Quality = "imputed"
-	Forecast  Quality = "forecast"
+	Good       Quality = "ok"
+	Estimated  Quality = "estimated"
+	Imputed    Quality = "imputed"
+	Forecasted Quality = "forecast"
 	// Suspect values are shown but never open a window.
 	Suspect Quality = "suspect"
 )
@@ -76,6 +80,7 @@ var units = map[Kind][]Unit{
 	Percentile:     {PercentileOf},
 	Price:          {EurosPerMWh, DollarsPerMWh},
 	RenewableShare: {Percent},
+	TrafficLight:   {Level},
 }
 
 // CheckUnit refuses a kind that does not exist and a unit that does not belong
@@ -102,6 +107,8 @@ func CheckValue(k Kind, v float64) error {
 		return fmt.Errorf("%s %v is negative", k, v)
 	case k == Percentile && (v < 0 || v > 100):
 		return fmt.Errorf("percentile %v is outside 0 to 100", v)
+	case k == TrafficLight && v != -1 && v != 0 && v != 1 && v != 2:
+		return fmt.Errorf("traffic light %v is none of -1, 0, 1 and 2", v)
 	}
 	return nil
 }
@@ -123,6 +130,10 @@ type Reading struct {
 	// Source names where the reading came from.
 	Source  string
 	Quality Quality
+	// Model tells what the values were made with, such as the date of a
+	// provider's model or its factors ("lifecycle", "direct"); "" if not said.
+	// Values of two models are not comparable.
+	Model string
 }
 
 // Validate refuses a reading that cannot be right, naming its region.
@@ -144,7 +155,7 @@ func (r Reading) check() error {
 		return fmt.Errorf("period %s is outside 0 to %s", r.Period, MaxPeriod)
 	}
 	switch r.Quality {
-	case "", Good, Estimated, Imputed, Forecast, Suspect:
+	case "", Good, Estimated, Imputed, Forecasted, Suspect:
 	default:
 		return fmt.Errorf("unknown quality %q", r.Quality)
 	}
