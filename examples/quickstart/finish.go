@@ -196,7 +196,10 @@ func trainerConfig(args []string) (transformer.Config, error) {
 	c := transformer.DefaultConfig()
 	flags := transformer.Command().Flags()
 	flags.Usage = func() {}
-	if err := flags.Parse(args); err != nil {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp): // wrapped, it would print the quickstart's own
+		return c, errors.New("trainer arguments: see quickstart trainer --help")
+	case err != nil:
 		return c, fmt.Errorf("trainer arguments: %w; see quickstart trainer --help", err)
 	}
 	if flags.NArg() > 0 {
