@@ -35,6 +35,9 @@ const (
 	// least MinCoverage of it must have been seen.
 	DefaultTrailing = 7 * 24 * time.Hour
 	MinCoverage     = 0.8
+	// DefaultMaxForecastAge is as long as the slowest providers take between two
+	// issues.
+	DefaultMaxForecastAge = 6 * time.Hour
 )
 
 // Policy is an EnergySpec with defaults filled in and checked. A window opens
@@ -62,6 +65,19 @@ type Policy struct {
 	// opens a window only if another point within 30 days was 0 too: a broken
 	// feed looks like perfect electricity.
 	TrustZero bool
+
+	// MinWindow is the shortest window worth a start: provisioning and one round.
+	// A window that the forecast closes earlier is not opened. 0: any is.
+	MinWindow time.Duration
+	// LeaveLead is how long before the forecast end of a window it is left: the
+	// time to drain. 0: it is left when it has ended.
+	LeaveLead time.Duration
+	// MaxForecastAge is how old a forecast may be to be used, from its issue;
+	// DefaultMaxForecastAge if 0.
+	MaxForecastAge time.Duration
+	// Cooldown is how long a site that was in is not let in again by its window,
+	// whatever ended it. An override does not wait for it.
+	Cooldown time.Duration
 }
 
 // FieldError names the field of the object that is wrong.

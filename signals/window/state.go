@@ -3,15 +3,12 @@ package window
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/signals"
+	"girassol.dev/signals/sanity"
 )
-
-// zeroMemory is how long a zero makes another zero of the same signal credible.
-const zeroMemory = 30 * 24 * time.Hour
 
 // State is all that a decision remembers. Its JSON round trip continues
 // identically, so minimum on and off, confirmations and a hold survive a
@@ -41,9 +38,22 @@ type State struct {
 	// UnknownSince is when the signal was lost; zero while it is known.
 	UnknownSince time.Time `json:"unknownSince,omitzero"`
 	// Zeros are the newest two points that were exactly 0.
-	Zeros []time.Time `json:"zeros,omitempty"`
+	Zeros sanity.Zeros `json:"zeros,omitempty"`
 	// Trailing are the points that Percentile mode ranks in, oldest first.
 	Trailing []Sample `json:"trailing,omitempty"`
+
+	// Doubt is why the newest reading was not taken by its verdict; nothing opens
+	// before one is.
+	Doubt v1alpha1.Reason `json:"doubt,omitempty"`
+	// Forecast is the newest issue.
+	Forecast *Outlook `json:"forecast,omitempty"`
+	// LeftFor is the forecast end before which the window was left; zero unless
+	// that closed it.
+	LeftFor time.Time `json:"leftFor,omitzero"`
+	// Admitted and Left are kept for a Cooldown: whether the site is in, and when
+	// it was last put out.
+	Admitted bool      `json:"admitted,omitempty"`
+	Left     time.Time `json:"left,omitzero"`
 }
 
 // Thresholds are what points are counted against.
@@ -64,8 +74,10 @@ type Point struct {
 	// Compared is what the thresholds saw: the value in Grams mode, the rank in
 	// Percentile mode; nil if it could not be told.
 	Compared *float64 `json:"compared"`
-	// Suspect: a zero without a second one in sight.
+	// Suspect: a zero without a second one in sight, or held by its verdict.
 	Suspect bool `json:"suspect,omitempty"`
+	// Doubt is the reason of a verdict that held the point.
+	Doubt v1alpha1.Reason `json:"doubt,omitempty"`
 }
 
 // Sample is one point of the trailing window.
@@ -107,7 +119,7 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 
 // observe takes a reading into the state and says what was wrong with it, "" if
 // nothing. It never changes memory that the caller's state shares.
-func (s *State) observe(p Policy, r *signals.Reading, now time.Time) (problem string) {
+func (s *State) observe(p Policy, r *signals.Reading, verdict *sanity.Verdict, now time.Time) (problem string) {
 	if t := (Thresholds{p.Mode, p.Enter, p.Leave}); s.Thresholds != t {
 		s.Thresholds, s.Last, s.EnterCount, s.LeaveCount = t, nil, 0, 0
 	}
@@ -120,6 +132,15 @@ func (s *State) observe(p Policy, r *signals.Reading, now time.Time) (problem st
 	n := r.Normalized()
 	if problem := unfit(p.Mode, n); problem != "" {
 		return problem
+	}
+	if verdict != nil {
+		switch verdict.Class {
+		case sanity.Suspect:
+			s.Doubt = verdict.Reason
+			return verdict.Message
+		case sanity.Missing, sanity.Stale, sanity.Superseded:
+			return ""
+		}
 	}
 	switch {
 	case n.Value == nil:
@@ -134,10 +155,12 @@ func (s *State) observe(p Policy, r *signals.Reading, now time.Time) (problem st
 		case l.Region != n.Region || l.Kind != n.Kind || l.Unit != n.Unit:
 			// Another signal: nothing seen so far speaks for it.
 			s.Last, s.EnterCount, s.LeaveCount, s.Zeros, s.Trailing = nil, 0, 0, nil, nil
+			s.Forecast = nil
 		case n.PointTime.Before(l.PointTime):
 			return "" // superseded
 		case n.PointTime.Equal(l.PointTime):
-			if *n.Value == l.Value && n.Period == l.Period {
+			if *n.Value == l.Value && n.Period == l.Period && held(verdict) == l.Doubt {
+				s.Doubt = ""
 				return "" // the same point again counts once
 			}
 			s.EnterCount, s.LeaveCount = s.PriorEnter, s.PriorLeave
@@ -145,8 +168,17 @@ func (s *State) observe(p Policy, r *signals.Reading, now time.Time) (problem st
 			s.EnterCount, s.LeaveCount = 0, 0 // a gap: no longer consecutive
 		}
 	}
-	s.count(p, n)
+	s.Doubt = ""
+	s.count(p, n, verdict)
 	return ""
+}
+
+// held is the reason of a verdict that waits for one more point, "" otherwise.
+func held(v *sanity.Verdict) v1alpha1.Reason {
+	if v == nil || v.Class != sanity.Held {
+		return ""
+	}
+	return v.Reason
 }
 
 // unfit says why a reading cannot be compared with the mode's thresholds.
@@ -163,7 +195,7 @@ func unfit(m Mode, r signals.Reading) string {
 
 // count makes r the last point and counts it; the counts so far are those
 // before it.
-func (s *State) count(p Policy, r signals.Reading) {
+func (s *State) count(p Policy, r signals.Reading, verdict *sanity.Verdict) {
 	v := *r.Value
 	l := &Point{Kind: r.Kind, Unit: r.Unit, Region: r.Region, Value: v,
 		PointTime: r.PointTime.Round(0).UTC(), Period: r.Period}
@@ -172,7 +204,13 @@ func (s *State) count(p Policy, r signals.Reading) {
 		l.Compared = s.rank(p, l)
 	}
 	if r.Kind == signals.Marginal || r.Kind == signals.Average {
-		l.Suspect = s.zero(l) && !p.TrustZero
+		var alone bool
+		s.Zeros, alone = s.Zeros.Observe(l.PointTime, v)
+		l.Suspect = alone && !p.TrustZero
+	}
+	if verdict != nil { // it knows more than the zeros
+		l.Doubt = held(verdict)
+		l.Suspect = l.Doubt != ""
 	}
 	s.Last = l
 	s.PriorEnter, s.PriorLeave = s.EnterCount, s.LeaveCount
@@ -191,23 +229,6 @@ func (s *State) count(p Policy, r signals.Reading) {
 	case !l.Suspect: // a doubtful zero ends no row of dirty points
 		s.LeaveCount = 0
 	}
-}
-
-// zero remembers zeros and says whether l is one without another in the 30 days
-// before it.
-func (s *State) zero(l *Point) (suspect bool) {
-	s.Zeros = slices.DeleteFunc(slices.Clone(s.Zeros), func(t time.Time) bool {
-		return !t.Before(l.PointTime) || l.PointTime.Sub(t) > zeroMemory
-	})
-	if l.Value != 0 {
-		return false
-	}
-	suspect = len(s.Zeros) == 0
-	if len(s.Zeros) == 2 {
-		s.Zeros = s.Zeros[1:]
-	}
-	s.Zeros = append(s.Zeros, l.PointTime)
-	return suspect
 }
 
 // rank adds l to the trailing window and returns its mid-rank there, 0 to 100,

@@ -8,6 +8,7 @@ import (
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/signals"
+	"girassol.dev/signals/sanity"
 )
 
 // Decision is what follows from the electricity now.
@@ -21,25 +22,39 @@ type Decision struct {
 	// NextChange is the earliest time at which the window can change; zero when
 	// not known. It is never at or before the time of the decision.
 	NextChange time.Time
+	// ForecastClose is when the forecast closes the window; zero when it does not
+	// say.
+	ForecastClose time.Time
 }
 
-// Decide takes the newest reading, nil if there is none, into the state and
+// Decide is DecideWith with a reading only.
+func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decision) {
+	return DecideWith(p, s, Inputs{Reading: r}, now)
+}
+
+// DecideWith takes the newest reading, nil if there is none, into the state and
 // decides. The same point counts once, however often it is given; a point older
 // than the last is ignored; the same point with another value is a revision and
-// replaces it. Decide changes nothing that s refers to.
+// replaces it. DecideWith changes nothing that s refers to.
 //
 // While the signal is unknown (no value covering now plus a grace of two
 // periods, or none yet, or too little of the trailing window in Percentile
 // mode), OnStale decides: Hold keeps an open window for MaxStale, counted from
 // the loss, and never opens one; Drain closes at once; Admit opens the window
 // and, when the signal is back, leaves it by the ordinary rule.
-func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decision) {
+//
+// Who is admitted follows, the first that applies, from: a block (emergency,
+// curtailment, budget), an override, a policy that ignores energy, the cooldown
+// and the window.
+func DecideWith(p Policy, s State, in Inputs, now time.Time) (State, Decision) {
 	s.lapse(p, now)
-	problem := s.observe(p, r, now)
+	problem := s.observe(p, in.Reading, in.Verdict, now)
+	forecastProblem := s.foresee(p, in, now)
 	var d Decision
 	if s.known(now) {
 		s.UnknownSince = time.Time{}
-		s.move(p, now)
+		ahead := s.ahead(p, now)
+		s.move(p, ahead, now)
 		d.Window = v1alpha1.WindowClosed
 		if s.Open {
 			d.Window = v1alpha1.WindowOpen
@@ -47,27 +62,33 @@ func Decide(p Policy, s State, r *signals.Reading, now time.Time) (State, Decisi
 		if p.Mode == None {
 			d.Window = v1alpha1.WindowUnknown
 		}
-		d.Reason, d.Message = s.explain(p)
+		d.Reason, d.Message = s.explain(p, ahead, now)
 		if problem != "" {
 			d.Message += "; newest reading refused: " + problem
 		}
-		d.NextChange = s.next(p, now)
+		if ahead.used || ahead.problem != "" {
+			d.Message += "; " + ahead.String()
+		}
+		d.NextChange = s.next(p, ahead, now)
+		d.ForecastClose = ahead.end
 	} else {
 		s.lose(p, now)
 		d.Window = v1alpha1.WindowUnknown
 		d.Reason, d.Message = s.explainUnknown(p, problem)
+		if problem != "" && s.Doubt != "" {
+			d.Reason = s.Doubt
+		}
 		if ends, ok := s.holdEnds(p); ok && s.Open {
 			d.NextChange = ends
 		}
 	}
+	if forecastProblem != "" {
+		d.Message += "; newest forecast refused: " + forecastProblem
+	}
 	if s.Window != d.Window {
 		s.Window, s.Since = d.Window, now.Round(0).UTC()
 	}
-	d.Admit = s.Open
-	if p.Ignore {
-		d.Admit, d.Reason = true, v1alpha1.ReasonAdmittedByPolicy
-		d.Message = "the energy policy is " + string(v1alpha1.EnergyIgnore) + "; " + d.Message
-	}
+	s.admit(p, in, now, &d)
 	return s, d
 }
 
@@ -78,21 +99,37 @@ func (s *State) known(now time.Time) bool {
 
 func (s *State) staleAt() time.Time { return signals.StaleAt(s.Last.PointTime, s.Last.Period) }
 
-// move opens or closes by the counts and the minimum times.
-func (s *State) move(p Policy, now time.Time) {
+// move opens or closes by the counts, the minimum times and the forecast.
+func (s *State) move(p Policy, a ahead, now time.Time) {
 	if p.Mode == None {
 		return
 	}
+	if !s.LeftFor.IsZero() && !now.Before(s.LeftFor) {
+		s.LeftFor = time.Time{}
+	}
 	if s.Open {
-		if s.LeaveCount >= p.LeaveConfirmations && !now.Before(s.held(p)) {
+		switch {
+		case now.Before(s.held(p)):
+		case s.LeaveCount >= p.LeaveConfirmations && !s.doubtful(p):
 			s.set(false, now)
+		case a.closing(p, now):
+			// What was seen spoke for this window: another one needs points of
+			// its own.
+			s.set(false, now)
+			s.LeftFor = a.end
+			s.EnterCount, s.PriorEnter = 0, 0
 		}
 		return
 	}
-	if s.EnterCount >= p.EnterConfirmations && !s.Last.Suspect && !now.Before(s.held(p)) {
+	if s.EnterCount >= p.EnterConfirmations && !s.Last.Suspect && s.Doubt == "" && !now.Before(s.held(p)) && !a.tooShort(p, now) {
 		s.set(true, now)
+		s.LeftFor = time.Time{}
 	}
 }
+
+// doubtful says that the last point is held by its verdict and would close the
+// window.
+func (s *State) doubtful(p Policy) bool { return s.Last.Doubt != "" && *s.Last.Compared > p.Leave }
 
 func (s *State) set(open bool, now time.Time) { s.Open, s.Changed = open, now.Round(0).UTC() }
 
@@ -153,7 +190,7 @@ func (s *State) lose(p Policy, now time.Time) {
 
 // next is the earliest time at which a known window can change: by the missing
 // confirmations and the minimum time, or by the signal going stale.
-func (s *State) next(p Policy, now time.Time) time.Time {
+func (s *State) next(p Policy, a ahead, now time.Time) time.Time {
 	stale := s.staleAt()
 	if p.Mode == None {
 		return time.Time{}
@@ -162,7 +199,7 @@ func (s *State) next(p Policy, now time.Time) time.Time {
 	if s.Open {
 		missing = p.LeaveConfirmations - s.LeaveCount
 	}
-	if missing <= 0 && !s.Open && s.Last.Suspect {
+	if missing <= 0 && (!s.Open && (s.Last.Suspect || s.Doubt != "" || a.tooShort(p, now)) || s.Open && s.doubtful(p)) {
 		missing = 1
 	}
 	at := s.held(p)
@@ -171,14 +208,26 @@ func (s *State) next(p Policy, now time.Time) time.Time {
 			at = confirmed
 		}
 	}
+	if s.Open && p.LeaveLead > 0 && !a.end.IsZero() {
+		if leave := later(a.end.Add(-p.LeaveLead), s.held(p)); leave.After(now) && leave.Before(at) || !at.After(now) {
+			at = leave
+		}
+	}
 	if !at.After(now) || at.After(stale) {
 		return stale
 	}
 	return at
 }
 
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // explain gives reason and message of a known window.
-func (s *State) explain(p Policy) (v1alpha1.Reason, string) {
+func (s *State) explain(p Policy, a ahead, now time.Time) (v1alpha1.Reason, string) {
 	value := s.value(p)
 	switch {
 	case p.Mode == None:
@@ -188,17 +237,34 @@ func (s *State) explain(p Policy) (v1alpha1.Reason, string) {
 	case s.Open && s.LeaveCount < p.LeaveConfirmations:
 		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s; %d of the %d points above %s seen that close it",
 			value, s.LeaveCount, p.LeaveConfirmations, num(p.Leave))
+	case s.Open && s.doubtful(p):
+		return s.Last.Doubt, value + " is far outside of what was seen: waits for the next point"
 	case s.Open:
 		return v1alpha1.ReasonMinimumOn, fmt.Sprintf("%s is above %s, stays open for the minimum of %s until %s",
 			value, num(p.Leave), span(p.MinimumOn), stamp(s.held(p)))
+	case !s.LeftFor.IsZero():
+		return v1alpha1.ReasonWindowClosing, fmt.Sprintf("%s, left %s before the end that was forecast for %s", value,
+			span(s.LeftFor.Sub(s.Changed)), stamp(s.LeftFor))
 	case s.EnterCount == 0:
 		return v1alpha1.ReasonWaitingForEnergy, fmt.Sprintf("%s, opens below %s", value, num(p.Enter))
 	case s.EnterCount < p.EnterConfirmations:
 		return v1alpha1.ReasonConfirming, fmt.Sprintf("%s; %d of the %d points below %s seen that open it",
 			value, s.EnterCount, p.EnterConfirmations, num(p.Enter))
+	case s.Last.Doubt == v1alpha1.ReasonSignalJump:
+		return s.Last.Doubt, value + " is far outside of what was seen: waits for the next point"
 	case s.Last.Suspect:
-		return v1alpha1.ReasonSignalSuspect, fmt.Sprintf("%s without another zero in the %d days before: waits for the next point",
-			value, int(zeroMemory.Hours()/24))
+		reason := v1alpha1.ReasonSignalSuspect
+		if s.Last.Doubt != "" {
+			reason = s.Last.Doubt
+		}
+		return reason, fmt.Sprintf("%s without another zero in the %d days before: waits for the next point",
+			value, int(sanity.ZeroMemory.Hours()/24))
+	case s.Doubt != "":
+		return s.Doubt, value + " is the last that could be believed: waits for the next point"
+	case now.Before(s.held(p)):
+	case a.tooShort(p, now):
+		return v1alpha1.ReasonWindowTooShort, fmt.Sprintf("%s is below %s, but for %s only: a start takes %s", value, num(p.Enter),
+			span(a.end.Sub(now).Round(time.Second)), span(a.needs(p)))
 	}
 	return v1alpha1.ReasonMinimumOff, fmt.Sprintf("%s is below %s, stays closed for the minimum of %s until %s",
 		value, num(p.Enter), span(p.MinimumOff), stamp(s.held(p)))

@@ -112,6 +112,7 @@ const (
 
 // What is wrong with a signal. SignalSuspect is any other doubt.
 const (
+	ReasonSignalGood Reason = "SignalGood"
 	// ReasonSignalSuspectZero: a value of exactly 0 that nothing confirms yet.
 	ReasonSignalSuspectZero Reason = "SignalSuspectZero"
 	// ReasonSignalFlatZero: a forecast of 0 over its whole horizon.
