@@ -101,6 +101,9 @@ func Dial(addr string, o Options) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// maxStreams of one connection. An agent has a session and a few transfers.
+const maxStreams = 64
+
 // ServerOptions for grpc.NewServer. Unreadable TLS files fail each handshake; call
 // Listen or Check to have them reported at once.
 func ServerOptions(o Options) []grpc.ServerOption {
@@ -108,6 +111,7 @@ func ServerOptions(o Options) []grpc.ServerOption {
 		grpc.Creds(newCredentials(o, true)),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
