@@ -1,7 +1,7 @@
-// Package store keeps window states over restarts.
+// Package store keeps window states, and what was pushed by webhook, over restarts.
 //
-// It owns how they lie in a store. It must not know what they mean or when they
-// change.
+// It owns how they lie in files or in Redis. It must not know what they mean or
+// when they change.
 package store
 
 import (
@@ -120,16 +120,24 @@ func (f *Files) Save(site string, s window.State) (err error) {
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(f.dir, "."+site+"-*")
+	return replace(f.dir, site+suffix, append(raw, '\n'))
+}
+
+// replace writes a file atomically and durably.
+func replace(dir, name string, content []byte) (err error) {
+	temp, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(temp.Name()))
+			// After a rename there is none any more.
+			if gone := os.Remove(temp.Name()); !errors.Is(gone, fs.ErrNotExist) {
+				err = errors.Join(err, gone)
+			}
 		}
 	}()
-	_, err = temp.Write(append(raw, '\n'))
+	_, err = temp.Write(content)
 	if err == nil {
 		err = temp.Sync()
 	}
@@ -139,15 +147,15 @@ func (f *Files) Save(site string, s window.State) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temp.Name(), f.path(site)); err != nil {
+	if err := os.Rename(temp.Name(), filepath.Join(dir, name)); err != nil {
 		return err
 	}
-	return f.sync()
+	return syncDir(dir)
 }
 
-// sync makes a rename durable.
-func (f *Files) sync() error {
-	dir, err := os.Open(f.dir)
+// syncDir makes a rename durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
