@@ -46,6 +46,8 @@ type Account struct {
 	// What lies between them and Joules is counted as energy, not as emissions.
 	MarginalJoules float64 `json:"marginalCoveredJoules"`
 	AverageJoules  float64 `json:"averageCoveredJoules"`
+	// MeasuredJoules are those of a counter; the others are a power model's.
+	MeasuredJoules float64 `json:"measuredJoules,omitempty"`
 }
 
 // KWh is the energy in kWh.
@@ -57,6 +59,10 @@ func (a Account) MarginalCoverage() float64 { return share(a.MarginalJoules, a.J
 
 // AverageCoverage is MarginalCoverage of the average ledger.
 func (a Account) AverageCoverage() float64 { return share(a.AverageJoules, a.Joules) }
+
+// MeasuredShare is the share of the energy that a counter measured, 1 if there
+// was no energy.
+func (a Account) MeasuredShare() float64 { return share(a.MeasuredJoules, a.Joules) }
 
 func share(part, whole float64) float64 {
 	if whole == 0 {
@@ -73,6 +79,7 @@ func (a Account) Plus(b Account) Account {
 		AverageGrams:   plus(a.AverageGrams, b.AverageGrams),
 		MarginalJoules: a.MarginalJoules + b.MarginalJoules,
 		AverageJoules:  a.AverageJoules + b.AverageJoules,
+		MeasuredJoules: a.MeasuredJoules + b.MeasuredJoules,
 	}
 }
 
@@ -93,6 +100,7 @@ func plus(a, b *float64) *float64 {
 type Ledger struct {
 	grids    map[string]Grid
 	accounts map[string]Account
+	rounds   rounds
 }
 
 // New returns a ledger of the sites with their grids. A site without a grid may
@@ -103,12 +111,7 @@ func New(grids map[string]Grid) *Ledger {
 
 // Add counts watts of IT power, drawn between from and to at a site of this PUE.
 func (l *Ledger) Add(site string, from, to time.Time, watts, pue float64) error {
-	a, err := account(l.grids[site], from, to, watts, pue)
-	if err != nil {
-		return fmt.Errorf("ledger: site %s: %w", site, err)
-	}
-	l.accounts[site] = l.accounts[site].Plus(a)
-	return nil
+	return l.Book(Span{Site: site, From: from, To: to, Watts: watts, PUE: pue})
 }
 
 // AddEnergy counts measured joules of IT energy, taken as drawn evenly between
@@ -120,7 +123,35 @@ func (l *Ledger) AddEnergy(site string, from, to time.Time, joules, pue float64)
 	if !to.After(from) {
 		return fmt.Errorf("ledger: site %s: %v J between %s and %s", site, joules, stamp(from), stamp(to))
 	}
-	return l.Add(site, from, to, joules/to.Sub(from).Seconds(), pue)
+	return l.Book(Span{Site: site, From: from, To: to, Watts: joules / to.Sub(from).Seconds(), PUE: pue, Measured: true})
+}
+
+// Span is constant IT power at one site.
+type Span struct {
+	Site string
+	// Round that it was drawn for; nil if for none.
+	Round    *uint64
+	From, To time.Time
+	Watts    float64
+	PUE      float64
+	// Measured by a counter, not by a power model.
+	Measured bool
+}
+
+// Book counts a span to its site and, if it has one, to its round.
+func (l *Ledger) Book(s Span) error {
+	a, err := account(l.grids[s.Site], s.From, s.To, s.Watts, s.PUE)
+	if err != nil {
+		return fmt.Errorf("ledger: site %s: %w", s.Site, err)
+	}
+	if s.Measured {
+		a.MeasuredJoules = a.Joules
+	}
+	l.accounts[s.Site] = l.accounts[s.Site].Plus(a)
+	if s.Round != nil {
+		l.rounds.add(*s.Round, s, a)
+	}
+	return nil
 }
 
 // Account is one site's figures so far.
@@ -139,7 +170,7 @@ func (l *Ledger) Snapshot() map[string]Account {
 func (l *Ledger) Restore(accounts map[string]Account) error {
 	restored := make(map[string]Account, len(accounts))
 	for site, a := range accounts {
-		for _, v := range []float64{a.Joules, a.MarginalJoules, a.AverageJoules, value(a.MarginalGrams), value(a.AverageGrams)} {
+		for _, v := range []float64{a.Joules, a.MarginalJoules, a.AverageJoules, value(a.MarginalGrams), value(a.AverageGrams), a.MeasuredJoules} {
 			if !(v >= 0) || math.IsInf(v, 0) {
 				return fmt.Errorf("ledger: site %s: snapshot holds %v", site, v)
 			}
