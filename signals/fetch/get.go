@@ -92,7 +92,7 @@ func (r Request) keys() (keys, error) {
 		scope = r.Region + "|" + r.Endpoint
 	}
 	k.scope = k.account + "|scope|" + scope
-	k.question = k.account + "|url|" + r.URL
+	k.question = k.account + "|url|" + r.URL + "|" + r.Variant
 	return k, err
 }
 

@@ -12,8 +12,8 @@ import (
 	"girassol.dev/signals"
 )
 
-// Request is one question to a provider. Equal questions of one account (URL and
-// identity) share calls and answers.
+// Request is one question to a provider. Equal questions of one account (URL,
+// variant and identity) share calls and answers.
 type Request struct {
 	// Provider, Region and Endpoint name the question in errors, logs and
 	// metrics.
@@ -23,6 +23,8 @@ type Request struct {
 	Scope string
 	// URL without credentials. A GET is made.
 	URL string
+	// Variant tells questions apart that have one URL and are decoded differently.
+	Variant string
 	// Auth is nil for open providers.
 	Auth Authorizer
 	// AllowPlain lets credentials travel over http to other machines.
