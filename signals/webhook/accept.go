@@ -15,7 +15,7 @@ import (
 // Streams are bounded by what a source may speak for and the kinds there are, but
 // for those with an id of the sender's choice.
 const (
-	mostSeries = 512
+	mostSeries = 1024
 	// forget an ended stream with an id, which then no longer orders late messages.
 	forget = 8 * 24 * time.Hour
 )
@@ -78,7 +78,41 @@ func (h *Handler) accept(ctx context.Context, s *sender, d Delivery, now time.Ti
 	if err != nil {
 		return nil, err
 	}
-	c := Commit{Source: s.Name, At: now, Deliveries: []Delivery{d}}
+	results, err := h.take(ctx, s, messages, []Delivery{d}, now)
+	if err == nil && len(results) == 0 { // a notification that says nothing of energy
+		results = []signalpush.Result{signalpush.Stored}
+	}
+	return results, err
+}
+
+// Push takes messages that came by another way than HTTP, such as from polling,
+// from the source of that name. They are ordered and stored as if they had been
+// pushed.
+func (h *Handler) Push(ctx context.Context, source string, messages []Message) ([]signalpush.Result, error) {
+	s := h.senders[source]
+	if s == nil {
+		return nil, fmt.Errorf("webhook: no source %q is configured", source)
+	}
+	for _, m := range messages {
+		if err := m.check(); err != nil {
+			return nil, fmt.Errorf("webhook: source %s: %w", source, err)
+		}
+		if !s.mayTarget(m.Target) {
+			return nil, fmt.Errorf("webhook: source %s may not speak for %s", source, m.Target)
+		}
+	}
+	s.accepting.Lock()
+	defer s.accepting.Unlock()
+	results, err := h.take(ctx, s, messages, nil, h.config.Clock.Now())
+	if err != nil {
+		return nil, fmt.Errorf("webhook: source %s: %w", source, err)
+	}
+	return results, nil
+}
+
+// take orders, stores and shows messages; the sender is locked.
+func (h *Handler) take(ctx context.Context, s *sender, messages []Message, deliveries []Delivery, now time.Time) ([]signalpush.Result, error) {
+	c := Commit{Source: s.Name, At: now, Deliveries: deliveries}
 	results := make([]signalpush.Result, len(messages))
 	fresh := map[string]held{}
 	inBatch := map[string]string{}
@@ -90,6 +124,7 @@ func (h *Handler) accept(ctx context.Context, s *sender, d Delivery, now time.Ti
 				return nil, indexed(i, reused())
 			}
 			if !again {
+				var err error
 				if again, err = h.seen(ctx, s, id, now); err != nil {
 					return nil, err
 				}
@@ -117,9 +152,11 @@ func (h *Handler) accept(ctx context.Context, s *sender, d Delivery, now time.Ti
 			order = append(order, stream)
 		}
 	}
-	if c.Drop, err = h.room(s.Name, fresh, now); err != nil {
+	drop, err := h.room(s.Name, fresh, now)
+	if err != nil {
 		return nil, err
 	}
+	c.Drop = drop
 	shown, err := h.commit(ctx, s, c, fresh, order)
 	if err != nil {
 		return nil, err
@@ -133,9 +170,6 @@ func (h *Handler) accept(ctx context.Context, s *sender, d Delivery, now time.Ti
 	}
 	for _, kept := range shown {
 		h.tell(kept)
-	}
-	if len(results) == 0 { // an OpenADR notification that says nothing of energy
-		results = []signalpush.Result{signalpush.Stored}
 	}
 	return results, nil
 }

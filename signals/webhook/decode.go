@@ -62,7 +62,7 @@ func (e event) decode(now time.Time, l limits) (Message, error) {
 			return Message{}, err
 		}
 		if d.Kind == signalpush.KindAvailablePower {
-			return e.power(d, now)
+			return e.power(d)
 		}
 		m := Message{
 			Type: TypeObserved, Target: Target{d.Site, d.Region}, GeneratedAt: e.generated(d.GeneratedAt), ValidUntil: at(d.ValidUntil),
@@ -85,21 +85,21 @@ func (e event) decode(now time.Time, l limits) (Message, error) {
 		if err := name("id", d.ID); err != nil {
 			return Message{}, err
 		}
-		c := &Curtailment{ID: d.ID, Ended: e.kind == signalpush.CurtailmentEnded, Reason: clip(d.Reason)}
-		m.Curtailment = c
-		if c.Ended {
+		m.Curtailment = &Curtailment{ID: d.ID, Reason: clip(d.Reason)}
+		if e.kind == signalpush.CurtailmentEnded {
 			if d.Start != nil || d.End != nil || d.LimitWatts != nil {
 				return Message{}, errors.New("a curtailment that ended has no start, end or limit_w")
 			}
 			return m, nil
 		}
-		c.LimitWatts, c.Start, c.Until = d.LimitWatts, at(d.Start), at(d.End)
-		if c.Start.IsZero() {
-			c.Start = m.GeneratedAt
+		demand := Demand{Start: at(d.Start), Until: at(d.End), LimitWatts: d.LimitWatts}
+		if demand.Start.IsZero() {
+			demand.Start = m.GeneratedAt
 		}
-		if c.Until.IsZero() {
-			c.Until = c.Start.Add(l.curtailment)
+		if demand.Until.IsZero() {
+			demand.Until = demand.Start.Add(l.curtailment)
 		}
+		m.Curtailment.Demands = []Demand{demand}
 		return m, nil
 	case signalpush.Override:
 		var d signalpush.OverrideData
@@ -120,9 +120,8 @@ func (e event) decode(now time.Time, l limits) (Message, error) {
 }
 
 // power makes a curtailment of a limit on the site's power: it is a demand, not a
-// quantity to compare with thresholds. The point that holds now, or the next, is
-// the demand; a missing value takes an earlier one back.
-func (e event) power(d signalpush.Signal, now time.Time) (Message, error) {
+// quantity to compare with thresholds. A missing value takes earlier ones back.
+func (e event) power(d signalpush.Signal) (Message, error) {
 	factor, ok := map[string]float64{signalpush.UnitWatts: 1, signalpush.UnitKilowatts: 1000}[d.Unit]
 	if !ok {
 		return Message{}, fmt.Errorf("%s is not given in %q, use %q or %q", d.Kind, d.Unit, signalpush.UnitWatts, signalpush.UnitKilowatts)
@@ -131,21 +130,18 @@ func (e event) power(d signalpush.Signal, now time.Time) (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	if len(ps) != 1 {
-		return Message{}, fmt.Errorf("%s has one point, not %d: send a message for each change", d.Kind, len(ps))
+	if len(ps) == 0 {
+		return Message{}, errors.New("no points")
 	}
 	m := Message{Type: TypeCurtailment, Target: Target{d.Site, d.Region}, GeneratedAt: e.generated(d.GeneratedAt), ValidUntil: at(d.ValidUntil)}
 	c := &Curtailment{ID: signalpush.KindAvailablePower, Reason: signalpush.KindAvailablePower}
 	m.Curtailment = c
-	if ps[0].Value == nil {
-		c.Ended = true
-		return m, nil
+	for _, p := range ps {
+		if p.Value != nil {
+			watts := *p.Value * factor
+			c.Demands = append(c.Demands, Demand{Start: p.Start, Until: p.Start.Add(p.Period), LimitWatts: &watts})
+		}
 	}
-	watts := *ps[0].Value * factor
-	if ps[0].Period <= 0 || ps[0].Period > signals.MaxPeriod {
-		return Message{}, fmt.Errorf("point 0: it holds for %s, want more than 0 and at most %s", ps[0].Period, signals.MaxPeriod)
-	}
-	c.LimitWatts, c.Start, c.Until = &watts, ps[0].Start, ps[0].Start.Add(ps[0].Period)
 	return m, nil
 }
 

@@ -34,22 +34,39 @@ func (t Target) name() string {
 }
 
 // Curtailment is a grid's or a person's demand to draw less. It replaces that
-// sender's earlier one of the same target and ID.
+// sender's earlier one of the same target and ID; without demands it takes that
+// back.
 type Curtailment struct {
-	Target Target `json:"-"`
-	Source string `json:"-"`
-	ID     string `json:"id,omitempty"`
-	// Ended: the demand is over or withdrawn, whatever Start and Until say.
-	Ended bool      `json:"ended,omitempty"`
-	Start time.Time `json:"start,omitzero"`
-	// Until is always set while not Ended: a demand whose end was lost does not
-	// hold for ever.
-	Until time.Time `json:"until,omitzero"`
-	// LimitWatts is the most that the site may draw; nil means nothing at all.
-	LimitWatts *float64 `json:"limitWatts,omitempty"`
-	// Priority among overlapping demands: 0 is the highest; nil is the lowest.
+	Target  Target   `json:"-"`
+	Source  string   `json:"-"`
+	ID      string   `json:"id,omitempty"`
+	Demands []Demand `json:"demands,omitempty"`
+	// Priority among curtailments: 0 is the highest; nil is the lowest.
 	Priority *int   `json:"priority,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+}
+
+// Demand holds over [Start, Until).
+type Demand struct {
+	Start time.Time `json:"start"`
+	// Until is always set: a demand whose end was lost does not hold for ever.
+	Until time.Time `json:"until"`
+	// LimitWatts is the most that the site may draw; nil means nothing at all.
+	LimitWatts *float64 `json:"limitWatts,omitempty"`
+	Reason     string   `json:"reason,omitempty"`
+}
+
+// At is the strictest demand that holds at t; false if none does.
+func (c Curtailment) At(t time.Time) (strictest Demand, ok bool) {
+	for _, d := range c.Demands {
+		if t.Before(d.Start) || !t.Before(d.Until) {
+			continue
+		}
+		if !ok || strictest.LimitWatts != nil && (d.LimitWatts == nil || *d.LimitWatts < *strictest.LimitWatts) {
+			strictest, ok = d, true
+		}
+	}
+	return strictest, ok
 }
 
 // Override is a person's word on a target; it wins over signals until it ends.
@@ -183,7 +200,13 @@ func (m Message) expired(now time.Time) bool {
 func (m Message) end() time.Time {
 	switch {
 	case m.Type == TypeCurtailment:
-		return m.Curtailment.Until // zero when ended
+		var end time.Time
+		for _, d := range m.Curtailment.Demands {
+			if d.Until.After(end) {
+				end = d.Until
+			}
+		}
+		return end
 	case m.Type == TypeOverride:
 		return m.Override.Until
 	case len(m.Points) > 0:
@@ -197,7 +220,7 @@ func (m Message) end() time.Time {
 func (m Message) ends() bool {
 	switch m.Type {
 	case TypeCurtailment:
-		return m.Curtailment.Ended
+		return len(m.Curtailment.Demands) == 0
 	case TypeOverride:
 		return m.Override.Action == signalpush.ActionAuto
 	}
@@ -247,10 +270,11 @@ func (m Message) check() error {
 	case m.GeneratedAt.IsZero():
 		return errors.New("no generated_at: messages are ordered by it")
 	}
-	for what, at := range map[string]time.Time{"generated_at": m.GeneratedAt, "valid_until": m.ValidUntil} {
-		if !at.IsZero() && !sane(at) {
-			return fmt.Errorf("%s %s is outside the years %d to %d", what, at.Format(time.RFC3339), firstYear, lastYear)
-		}
+	if !sane(m.GeneratedAt) {
+		return outside("generated_at", m.GeneratedAt)
+	}
+	if !m.ValidUntil.IsZero() && !sane(m.ValidUntil) {
+		return outside("valid_until", m.ValidUntil)
 	}
 	switch m.Type {
 	case TypeObserved, TypeForecast:
@@ -272,7 +296,7 @@ func (m Message) checkPoints() error {
 	}
 	for i, p := range m.Points {
 		if !sane(p.Start) {
-			return fmt.Errorf("point %d: start %s is outside the years %d to %d", i, p.Start.Format(time.RFC3339), firstYear, lastYear)
+			return outside(fmt.Sprintf("point %d: start", i), p.Start)
 		}
 		if p.Value != nil {
 			if err := signals.CheckValue(m.Kind, *p.Value); err != nil {
@@ -290,17 +314,20 @@ func (m Message) checkPoints() error {
 }
 
 func (c *Curtailment) check() error {
-	switch {
-	case c == nil:
+	if c == nil {
 		return errors.New("no curtailment")
-	case c.LimitWatts != nil && !(*c.LimitWatts >= 0 && *c.LimitWatts <= maxWatts):
-		return fmt.Errorf("limit of %v W is outside 0 to %v", *c.LimitWatts, float64(maxWatts))
-	case c.Ended:
-		return nil
-	case !sane(c.Start) || !sane(c.Until):
-		return fmt.Errorf("from %s to %s is outside the years %d to %d", c.Start.Format(time.RFC3339), c.Until.Format(time.RFC3339), firstYear, lastYear)
-	case !c.Start.Before(c.Until):
-		return fmt.Errorf("end %s is not after start %s", c.Until.Format(time.RFC3339), c.Start.Format(time.RFC3339))
+	}
+	for _, d := range c.Demands {
+		switch {
+		case d.LimitWatts != nil && !(*d.LimitWatts >= 0 && *d.LimitWatts <= maxWatts):
+			return fmt.Errorf("limit of %v W is outside 0 to %v", *d.LimitWatts, float64(maxWatts))
+		case !sane(d.Start):
+			return outside("start", d.Start)
+		case !sane(d.Until):
+			return outside("end", d.Until)
+		case !d.Start.Before(d.Until):
+			return fmt.Errorf("end %s is not after start %s", d.Until.Format(time.RFC3339), d.Start.Format(time.RFC3339))
+		}
 	}
 	return nil
 }
@@ -315,6 +342,8 @@ func (o *Override) check() error {
 		return fmt.Errorf("unknown action %q, use on, off or auto", o.Action)
 	case o.Until.IsZero():
 		return errors.New("no valid_until: an override without an end would be forgotten")
+	case !sane(o.Until):
+		return outside("valid_until", o.Until)
 	}
 	return nil
 }
@@ -324,6 +353,10 @@ const (
 	lastYear  = 2200
 	maxWatts  = 1e12
 )
+
+func outside(what string, t time.Time) error {
+	return fmt.Errorf("%s %s is outside the years %d to %d", what, t.Format(time.RFC3339), firstYear, lastYear)
+}
 
 // sane keeps times where arithmetic on them cannot overflow.
 func sane(t time.Time) bool {

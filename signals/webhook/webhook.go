@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -262,7 +263,7 @@ func (h *Handler) restore(ctx context.Context) error {
 			continue
 		}
 		if err := json.Unmarshal(e.Message, &m); err != nil || m.check() != nil || m.stream() != e.Stream {
-			s.log.Error("a message that was pushed before is damaged and left out", "error", err)
+			s.log.Error("a message that was pushed before is damaged and left out", "stream", e.Stream, "error", err)
 			continue
 		}
 		if !s.mayTarget(m.Target) {
@@ -301,7 +302,7 @@ func (h *Handler) tell(kept held) {
 		h.config.Sink.Forecast(m.Target, m.Series, m.forecast(kept.source))
 	case TypeCurtailment:
 		c := *m.Curtailment
-		c.Target, c.Source, c.LimitWatts = m.Target, kept.source, copied(c.LimitWatts)
+		c.Target, c.Source, c.Demands = m.Target, kept.source, slices.Clone(c.Demands)
 		h.config.Sink.Curtailment(c)
 	case TypeOverride:
 		o := *m.Override
