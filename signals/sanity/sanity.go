@@ -43,7 +43,7 @@ type Policy struct {
 	// TrustZero takes a value of exactly 0 as it is.
 	TrustZero bool
 	// JumpMADs is how many median absolute deviations from the median of the
-	// trailing distribution are far outside it. Default 6; negative: no jump is.
+	// trailing distribution are far outside it. Default 5; negative: no jump is.
 	JumpMADs float64
 	// JumpFloor is a change that is never a jump, in the unit of the reading.
 	// Default 60 gCO2/kWh, 50 per MWh of a price, 20 % of a share.
@@ -66,7 +66,7 @@ type Tolerance struct {
 
 // Defaults of a Policy.
 const (
-	DefaultJumpMADs   = 6
+	DefaultJumpMADs   = 5
 	DefaultMinHistory = 24
 	DefaultTrailing   = 7 * 24 * time.Hour
 )
@@ -136,7 +136,8 @@ type Input struct {
 	Price, Share *signals.Reading
 	// Forecast of the same quantity.
 	Forecast *signals.Forecast
-	// Peers are the newest readings of the other regions.
+	// Peers are the newest readings of the other regions of the same source: they
+	// tell a grid at 0 from a feed that is broken.
 	Peers []signals.Reading
 }
 
@@ -161,9 +162,10 @@ func (v Verdict) Usable() bool { return v.Class == Good }
 //   - an intensity of exactly 0 is Good if a second source, a price of 0 or less,
 //     a renewable share of 100 % or more, or TrustZero confirms it, or if
 //     another zero within 30 days does. A run of zeros confirms itself from its
-//     second point on only if it began beside a low value: a broken feed falls
-//     from any value to 0 and stays there. The first zero is Held, the next
-//     without confirmation Suspect. If all regions are at 0 at once, or the
+//     second point on only if it began beside a low value or another region
+//     shows that the feed is alive: a broken one falls from any value to 0 and
+//     stays there. The first zero is Held, the next without confirmation Suspect.
+//     If all regions are at 0 at once, or the
 //     forecast is flat zero and no history explains it, it is Suspect;
 //   - a value far outside the trailing distribution is Held until the next point
 //     supports it, if no sample, forecast or second source does.
@@ -246,18 +248,19 @@ func (s *State) zero(p Policy, n signals.Reading, l *Point, in Input, agrees boo
 	case says(in.Share, signals.RenewableShare, now, func(v float64) bool { return v >= 100 }):
 		return good(n, show(n)+" at a renewable share of "+show(*in.Share))
 	}
-	if regions := zeroPeers(in.Peers, now); regions > 0 {
-		return doubt(v1alpha1.ReasonSignalOutage, &n, fmt.Sprintf("all %d regions are at 0 at once", regions+1))
+	zeros, alive := peers(in.Peers, now)
+	if zeros > 0 && !alive {
+		return doubt(v1alpha1.ReasonSignalOutage, &n, fmt.Sprintf("all %d regions are at 0 at once", zeros+1))
 	}
 	if p.TrustZero {
 		return good(n, show(n)+", zeros are trusted")
 	}
-	gradual := l.Run.From != nil && *l.Run.From <= p.JumpFloor
+	credible := alive || l.Run.From != nil && *l.Run.From <= p.JumpFloor
 	switch {
 	case Zeros{l.Run.Earlier}.Recent(l.Time):
 		return good(n, fmt.Sprintf("%s as at %s", show(n), stamp(l.Run.Earlier)))
-	case gradual && l.Time.After(l.Run.Since) && s.Zeros.Recent(l.Time):
-		return good(n, fmt.Sprintf("%s since %s, after %s", show(n), stamp(l.Run.Since), num(*l.Run.From)))
+	case credible && l.Time.After(l.Run.Since) && s.Zeros.Recent(l.Time):
+		return good(n, fmt.Sprintf("%s since %s", show(n), stamp(l.Run.Since)))
 	case flatZero(in.Forecast):
 		return doubt(v1alpha1.ReasonSignalFlatZero, &n, show(n)+" and a forecast of nothing but 0")
 	case l.Time.Equal(l.Run.Since):
@@ -265,7 +268,7 @@ func (s *State) zero(p Policy, n signals.Reading, l *Point, in Input, agrees boo
 			Message: fmt.Sprintf("%s without another zero in the %d days before: waits for the next point", show(n), int(ZeroMemory.Hours()/24))}
 	}
 	return doubt(v1alpha1.ReasonSignalSuspectZero, &n, fmt.Sprintf(
-		"%s since %s, from one point to the next: needs a second source, a price or trustZero to be believed", show(n), stamp(l.Run.Since)))
+		"%s since %s, from one point to the next: needs another region, a second source, a price or trustZero to be believed", show(n), stamp(l.Run.Since)))
 }
 
 // CheckForecast judges a forecast by the memory of its signal. A nil forecast,
@@ -327,19 +330,18 @@ func (p Policy) compare(n signals.Reading, second *signals.Reading, now time.Tim
 	return p.Tolerance.Agree(*n.Value, *o.Value), true
 }
 
-// zeroPeers is the number of other regions, 0 unless all that are known are at 0.
-func zeroPeers(peers []signals.Reading, now time.Time) int {
-	zeros := 0
+// peers counts the other regions that are at 0 and says whether one is not.
+func peers(peers []signals.Reading, now time.Time) (zeros int, alive bool) {
 	for _, r := range peers {
 		if r.Kind != signals.Marginal && r.Kind != signals.Average || r.Validate() != nil || !r.Fresh(now) {
 			continue
 		}
 		if *r.Value != 0 {
-			return 0
+			return zeros, true
 		}
 		zeros++
 	}
-	return zeros
+	return zeros, false
 }
 
 func says(r *signals.Reading, k signals.Kind, now time.Time, is func(float64) bool) bool {
