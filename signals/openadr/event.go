@@ -17,18 +17,16 @@ import (
 // Event is an OpenADR 3 event as far as it is mapped. Targets are not looked at:
 // the server has chosen whom to send it to, and Options say whom it is for.
 type Event struct {
-	ID                   string           `json:"id"`
-	ProgramID            string           `json:"programID"`
-	EventName            string           `json:"eventName"`
-	ObjectType           string           `json:"objectType"`
-	CreatedDateTime      Time             `json:"createdDateTime"`
-	ModificationDateTime Time             `json:"modificationDateTime"`
-	Priority             *int             `json:"priority"`
-	PayloadDescriptors   []Descriptor     `json:"payloadDescriptors"`
-	IntervalPeriod       *IntervalPeriod  `json:"intervalPeriod"`
-	Intervals            []Interval       `json:"intervals"`
-	Duration             string           `json:"duration"`
-	Targets              *json.RawMessage `json:"targets"`
+	ID                   string          `json:"id"`
+	EventName            string          `json:"eventName"`
+	CreatedDateTime      Time            `json:"createdDateTime"`
+	ModificationDateTime Time            `json:"modificationDateTime"`
+	Priority             *int            `json:"priority"`
+	PayloadDescriptors   []Descriptor    `json:"payloadDescriptors"`
+	IntervalPeriod       *IntervalPeriod `json:"intervalPeriod"`
+	Intervals            []Interval      `json:"intervals"`
+	// Duration stands in for that of a single interval that has none.
+	Duration string `json:"duration"`
 }
 
 // Descriptor gives a payload type its unit and currency.
@@ -59,7 +57,7 @@ type Payload struct {
 	Values []json.RawMessage `json:"values"`
 }
 
-// Time is a time with an offset. The year 1 means now. The zero Time was not given.
+// Time is a time with an offset. The first day of the year 1 (or 0) means now. The zero Time was not given.
 type Time struct {
 	time.Time
 	Now bool
@@ -75,7 +73,7 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	if text == "" {
 		return nil
 	}
-	if strings.HasPrefix(text, "0001-01-01") {
+	if strings.HasPrefix(text, "0001-01-01") || strings.HasPrefix(text, "0000-01-01") {
 		t.Now = true
 		return nil
 	}
