@@ -23,12 +23,14 @@ func FuzzStateJSON(f *testing.F) {
 	}
 	f.Add(b, 50.0)
 	f.Add([]byte(`{"open":true,"last":{"periodNanoseconds":-5},"trailing":[[1,2,3]],"zeros":["2026-01-01T00:00:00Z"]}`), 0.0)
+	f.Add([]byte(`{"open":true,"leaveCount":1,"forecast":{"kind":"marginal","unit":"gCO2/kWh","generatedAt":"2026-01-01T00:00:00Z",`+
+		`"points":[[1767225600000000000,50,300000000000],[5,300,-7],[1767226200000000000,300,300000000000]]}}`), 50.0)
 	f.Fuzz(func(t *testing.T, b []byte, v float64) {
 		var s State
 		if json.Unmarshal(b, &s) != nil {
 			return
 		}
-		for _, policy := range []Policy{p, {Mode: Grams, Enter: 100, Leave: 100, OnStale: v1alpha1.StaleDrain}} {
+		for _, policy := range []Policy{p, {Mode: Grams, Enter: 100, Leave: 100, LeaveConfirmations: 1, OnStale: v1alpha1.StaleDrain, MinWindow: time.Hour, LeaveLead: time.Minute}} {
 			now, state := t0, s
 			for range 5 {
 				var d Decision

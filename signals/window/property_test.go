@@ -9,6 +9,7 @@ import (
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/signals"
+	"girassol.dev/signals/sanity"
 )
 
 const period = 5 * time.Minute
@@ -207,6 +208,120 @@ func TestPollsNeitherCountNorChangeWindows(t *testing.T) {
 				if b.Window != a.Window || b.Admit != a.Admit {
 					t.Fatalf("a poll at %s changed %+v to %+v", again, a, b)
 				}
+			}
+		}
+	})
+}
+
+// drawInputs adds to events what DecideWith knows besides: forecasts in any
+// order, verdicts, blocks and overrides.
+func drawInputs(t *rapid.T, p Policy, e event) Inputs {
+	in := Inputs{Reading: e.reading}
+	if rapid.IntRange(0, 2).Draw(t, "forecast") == 0 {
+		f := &signals.Forecast{Kind: signals.Marginal, Unit: signals.GramsPerKWh, Region: "ca",
+			GeneratedAt: e.now.Add(-time.Duration(rapid.IntRange(-30, 500).Draw(t, "issued")) * time.Minute)}
+		for i := range rapid.IntRange(0, 20).Draw(t, "points") {
+			f.Points = append(f.Points, signals.ForecastPoint{Value: drawValue(t),
+				Start: e.now.Truncate(period).Add(time.Duration(i-3) * period), Duration: period})
+		}
+		in.Forecast = f
+	}
+	if rapid.IntRange(0, 3).Draw(t, "judged") == 0 {
+		in.Verdict = &sanity.Verdict{
+			Class:  rapid.SampledFrom([]sanity.Class{sanity.Good, sanity.Held, sanity.Suspect, sanity.Missing}).Draw(t, "class"),
+			Reason: v1alpha1.ReasonSignalJump, Message: "as drawn"}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "blocked") == 0 {
+		in.Blocks = []Block{{Cause: rapid.SampledFrom([]Cause{Emergency, Curtailment, Budget}).Draw(t, "cause")}}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "overridden") == 0 {
+		in.Override = &Override{Admit: rapid.Bool().Draw(t, "in"),
+			Until: e.now.Add(time.Duration(rapid.IntRange(-60, 60).Draw(t, "expires")) * time.Minute)}
+	}
+	return in
+}
+
+func drawLookAhead(t *rapid.T, p *Policy) {
+	p.MinWindow = time.Duration(rapid.IntRange(0, 30).Draw(t, "minWindow")) * time.Minute
+	p.LeaveLead = time.Duration(rapid.IntRange(0, 10).Draw(t, "lead")) * time.Minute
+	p.Cooldown = time.Duration(rapid.IntRange(0, 20).Draw(t, "cooldown")) * time.Minute
+}
+
+func TestARestartContinuesIdenticallyWithForecasts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPolicy(t)
+		drawLookAhead(t, &p)
+		var straight, restarted State
+		for _, e := range drawEvents(t) {
+			in := drawInputs(t, p, e)
+			given, was := straight, encoded(t, straight)
+			var a, b Decision
+			straight, a = DecideWith(p, straight, in, e.now)
+			restarted, b = DecideWith(p, restart(t, restarted), in, e.now)
+			if a != b || encoded(t, straight) != encoded(t, restarted) {
+				t.Fatalf("at %s: %+v %s, after a restart %+v %s", e.now, a, encoded(t, straight), b, encoded(t, restarted))
+			}
+			if now := encoded(t, given); now != was {
+				t.Fatalf("the state given became %s, was %s", now, was)
+			}
+		}
+	})
+}
+
+func TestRulesThatHoldAlwaysWithForecasts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPolicy(t)
+		p.OnStale = v1alpha1.StaleHold
+		drawLookAhead(t, &p)
+		var s State
+		for _, e := range drawEvents(t) {
+			in := drawInputs(t, p, e)
+			was := s
+			var d Decision
+			s, d = DecideWith(p, s, in, e.now)
+			if !d.NextChange.IsZero() && !d.NextChange.After(e.now) {
+				t.Fatalf("next change %s is not after %s", d.NextChange, e.now)
+			}
+			overridden := in.Override != nil && e.now.Before(in.Override.Until)
+			switch {
+			case len(in.Blocks) > 0 && d.Admit:
+				t.Fatalf("in against a block: %+v", d)
+			case len(in.Blocks) == 0 && overridden && d.Admit != in.Override.Admit:
+				t.Fatalf("not as overridden: %+v", d)
+			case d.Message == "" || d.Reason == "":
+				t.Fatalf("unexplained: %+v", d)
+			}
+			if !s.Open || was.Open {
+				continue
+			}
+			if s.EnterCount < p.EnterConfirmations || s.Doubt != "" || s.Last.Suspect {
+				t.Fatalf("opened by %+v", s)
+			}
+			if !d.ForecastClose.IsZero() && (d.ForecastClose.Sub(e.now) < p.MinWindow || d.ForecastClose.Sub(e.now) <= p.LeaveLead) {
+				t.Fatalf("opened for %s: %+v", d.ForecastClose.Sub(e.now), d)
+			}
+		}
+	})
+}
+
+// Without a forecast that can be used, looking ahead changes nothing.
+func TestAnUnusableForecastChangesNoDecision(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPolicy(t)
+		looking := p
+		drawLookAhead(t, &looking)
+		looking.Cooldown, looking.MaxForecastAge = 0, time.Minute
+		var bare, s State
+		for _, e := range drawEvents(t) {
+			in := Inputs{Reading: e.reading, Forecast: drawInputs(t, p, e).Forecast}
+			if in.Forecast != nil {
+				in.Forecast.GeneratedAt = e.now.Add(-2 * time.Minute)
+			}
+			var a, b Decision
+			bare, a = Decide(p, bare, e.reading, e.now)
+			s, b = DecideWith(looking, s, in, e.now)
+			if a.Window != b.Window || a.Admit != b.Admit || a.Reason != b.Reason || !a.NextChange.Equal(b.NextChange) {
+				t.Fatalf("at %s: %+v, with a stale forecast %+v", e.now, a, b)
 			}
 		}
 	})

@@ -23,6 +23,10 @@ func minutes(m float64) time.Duration { return time.Duration(m * float64(time.Mi
 //	policy   [ignore] [none] [enter=100] [leave=100] [percentile] [in=2] [out=2] [on=MIN] [off=MIN]
 //	         [stale=Hold|Drain|Admit] [max-stale=MIN] [trailing=MIN] [trust-zero]
 //	         starts a site never seen
+//	         [min-window=MIN] [lead=MIN] [forecast-age=MIN] [cooldown=MIN]
+//	forecast issued=MINUTE [start=MINUTE] [period=MIN] [kind=] [unit=]: values, or null, from the start; nothing: none
+//	override in|out until=MINUTE [by=]; nothing: none
+//	block    CAUSE[=MINUTE of its end] ...; nothing: none
 //	restart  continues with the state's JSON
 //	run      one decision per line: MINUTE VALUE|null|none [point=MINUTE] [period=MIN] [kind=] [unit=] [quality=] [region=]
 //	         none is no reading; the point is the minute unless said
@@ -30,10 +34,27 @@ func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var p Policy
 		var s State
+		var in Inputs
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "policy":
-				p, s = scenarioPolicy(t, d), State{}
+				p, s, in = scenarioPolicy(t, d), State{}, Inputs{}
+				return ""
+			case "forecast":
+				in.Forecast = scenarioForecast(t, d)
+				return ""
+			case "override":
+				in.Override = scenarioOverride(t, d)
+				return ""
+			case "block":
+				in.Blocks = nil
+				for _, a := range d.CmdArgs {
+					b := Block{Cause: Cause(a.Key)}
+					if len(a.Vals) > 0 {
+						b.Until = t0.Add(minutes(scenarioNumber(t, d, a.Vals[0])))
+					}
+					in.Blocks = append(in.Blocks, b)
+				}
 				return ""
 			case "restart":
 				s = restart(t, s)
@@ -43,7 +64,8 @@ func TestScenarios(t *testing.T) {
 				for line := range strings.Lines(d.Input) {
 					now, r := scenarioReading(t, d, strings.Fields(line))
 					var dec Decision
-					s, dec = Decide(p, s, r, now)
+					in.Reading = r
+					s, dec = DecideWith(p, s, in, now)
 					next := "-"
 					if !dec.NextChange.IsZero() {
 						next = strconv.FormatFloat(dec.NextChange.Sub(t0).Minutes(), 'f', -1, 64)
@@ -98,6 +120,14 @@ func scenarioPolicy(t *testing.T, d *datadriven.TestData) Policy {
 			p.MinimumOff = minutes(number())
 		case "max-stale":
 			p.MaxStale = minutes(number())
+		case "min-window":
+			p.MinWindow = minutes(number())
+		case "lead":
+			p.LeaveLead = minutes(number())
+		case "forecast-age":
+			p.MaxForecastAge = minutes(number())
+		case "cooldown":
+			p.Cooldown = minutes(number())
 		case "trailing":
 			p.Trailing = minutes(number())
 		case "stale":
@@ -110,6 +140,67 @@ func scenarioPolicy(t *testing.T, d *datadriven.TestData) Policy {
 		p.Leave = p.Enter
 	}
 	return p
+}
+
+func scenarioNumber(t *testing.T, d *datadriven.TestData, text string) float64 {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	return v
+}
+
+func scenarioForecast(t *testing.T, d *datadriven.TestData) *signals.Forecast {
+	if len(d.CmdArgs) == 0 {
+		return nil
+	}
+	f := &signals.Forecast{Kind: signals.Marginal, Unit: signals.GramsPerKWh, Region: "ca", Source: "test"}
+	start, each := t0, period
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "issued":
+			f.GeneratedAt = t0.Add(minutes(scenarioNumber(t, d, a.Vals[0])))
+		case "start":
+			start = t0.Add(minutes(scenarioNumber(t, d, a.Vals[0])))
+		case "period":
+			each = minutes(scenarioNumber(t, d, a.Vals[0]))
+		case "kind":
+			f.Kind = signals.Kind(a.Vals[0])
+		case "unit":
+			f.Unit = signals.Unit(a.Vals[0])
+		default:
+			d.Fatalf(t, "unknown argument %s", a.Key)
+		}
+	}
+	for i, text := range strings.Fields(d.Input) {
+		pt := signals.ForecastPoint{Start: start.Add(time.Duration(i) * each), Duration: each}
+		if text != "null" {
+			v := scenarioNumber(t, d, text)
+			pt.Value = &v
+		}
+		f.Points = append(f.Points, pt)
+	}
+	return f
+}
+
+func scenarioOverride(t *testing.T, d *datadriven.TestData) *Override {
+	if len(d.CmdArgs) == 0 {
+		return nil
+	}
+	o := &Override{}
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "in", "out":
+			o.Admit = a.Key == "in"
+		case "until":
+			o.Until = t0.Add(minutes(scenarioNumber(t, d, a.Vals[0])))
+		case "by":
+			o.By = a.Vals[0]
+		default:
+			d.Fatalf(t, "unknown argument %s", a.Key)
+		}
+	}
+	return o
 }
 
 func scenarioReading(t *testing.T, d *datadriven.TestData, f []string) (time.Time, *signals.Reading) {

@@ -66,11 +66,13 @@ func DecideWith(p Policy, s State, in Inputs, now time.Time) (State, Decision) {
 		if problem != "" {
 			d.Message += "; newest reading refused: " + problem
 		}
-		if ahead.used || ahead.problem != "" {
-			d.Message += "; " + ahead.String()
-		}
 		d.NextChange = s.next(p, ahead, now)
-		d.ForecastClose = ahead.end
+		if s.Open || s.EnterCount > 0 { // there is a window to speak of
+			d.ForecastClose = ahead.end
+			if ahead.used || ahead.problem != "" {
+				d.Message += "; " + ahead.String()
+			}
+		}
 	} else {
 		s.lose(p, now)
 		d.Window = v1alpha1.WindowUnknown
@@ -116,7 +118,9 @@ func (s *State) move(p Policy, a ahead, now time.Time) {
 			// What was seen spoke for this window: another one needs points of
 			// its own.
 			s.set(false, now)
-			s.LeftFor = a.end
+			if a.end.After(now) {
+				s.LeftFor = a.end
+			}
 			s.EnterCount, s.PriorEnter = 0, 0
 		}
 		return
