@@ -25,8 +25,12 @@ const mostTokenWait = 5 * time.Second
 func (c *Client) ask(ctx context.Context, r Request, k keys, old *entry, tries int,
 	decode func(Answer) (result, error)) (Answer, result, *failure) {
 	again := newBackoff(firstAgain, mostTokenWait)
+	var before *failure
 	for try := 1; ; try++ {
 		a, secrets, f := c.authorized(ctx, r, k, old)
+		if f != nil && f.own && before != nil {
+			return a, result{}, before // which is why it was asked again
+		}
 		if f == nil {
 			var res result
 			if res, f = c.decoded(r, a, old, secrets, decode); f == nil {
@@ -37,6 +41,7 @@ func (c *Client) ask(ctx context.Context, r Request, k keys, old *entry, tries i
 		if !f.again || f.wait > 0 || try >= tries || !pause(ctx, c.config.Clock, c.jitter(again.NextBackOff())) {
 			return a, result{}, f
 		}
+		before = f
 	}
 }
 
@@ -75,13 +80,21 @@ func (r Request) complete(e *signals.ProviderError, status int) *signals.Provide
 // authorized is one call with credentials, and another with renewed ones after a
 // 401.
 func (c *Client) authorized(ctx context.Context, r Request, k keys, old *entry) (Answer, []string, *failure) {
+	var refused *failure
+	var spent []string
 	for renewed := false; ; renewed = true {
 		header := http.Header{}
 		var secrets []string
 		if r.Auth != nil {
 			var err error
 			if secrets, err = r.Auth.Authorize(ctx, header); err != nil {
-				return Answer{}, nil, r.unauthorized(err)
+				f := r.unauthorized(err)
+				if refused != nil && f.Reason == v1alpha1.ReasonSignalRateLimited {
+					// No login is left to try with: the refusal is what counts.
+					refused.Permanent = false
+					return Answer{}, spent, refused
+				}
+				return Answer{}, nil, f
 			}
 		}
 		a, f := c.call(ctx, r, k, header, old, secrets)
@@ -106,6 +119,7 @@ func (c *Client) authorized(ctx context.Context, r Request, k keys, old *entry) 
 		if err := renewer.Renew(ctx, secrets); err != nil {
 			return a, secrets, r.unauthorized(err)
 		}
+		refused, spent = f, secrets
 	}
 }
 

@@ -210,6 +210,9 @@ func (c *Client) run(ctx context.Context, f *flight, r Request, k keys, decode f
 			delete(c.entries, k.question)
 		}
 		for _, key := range []string{k.account, k.scope, k.question, "credential|" + r.Provider + "|" + r.Region} {
+			if s := c.states[key]; r.Login && s != nil && s.err != nil && s.err.Endpoint != r.Endpoint {
+				continue // the account's tokens are refused, new ones tell nothing
+			}
 			logs = append(logs, c.recover(key, r, 0))
 		}
 		// Limits let calls through now and then.

@@ -3,10 +3,12 @@ package fetch
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"girassol.dev/signals"
@@ -27,6 +29,9 @@ type Request struct {
 	Variant string
 	// Auth is nil for open providers.
 	Auth Authorizer
+	// Login says that the answer is a credential for other questions, so that it
+	// ends no failure of theirs.
+	Login bool
 	// AllowPlain lets credentials travel over http to other machines.
 	AllowPlain bool
 	// Bucket is the rate limit that counts. Default the URL's host.
@@ -112,6 +117,9 @@ type basicAuth struct{ user, password *Secret }
 func (a basicAuth) reveal() (user, password string, err error) {
 	if user, err = a.user.Reveal(); err == nil {
 		password, err = a.password.Reveal()
+	}
+	if err == nil && strings.Contains(user, ":") {
+		err = errors.New("the user name holds a colon, which HTTP Basic cannot carry")
 	}
 	return user, password, err
 }

@@ -110,6 +110,12 @@ func TestANewCredentialIsTriedAtOnceAfterTheOldWasRefused(t *testing.T) {
 	}
 }
 
+func TestAUserNameThatBasicCannotCarryIsRefused(t *testing.T) {
+	if _, err := fetch.BasicAuth(fetch.Value("a:b"), fetch.Value("c")).Identity(); err == nil || strings.Contains(err.Error(), "a:b") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAMissingCredentialMakesNoCall(t *testing.T) {
 	c, log := client(t, func(*http.Request) (int, http.Header, string) { t.Error("called"); return 200, nil, "1" })
 	r := question("a")

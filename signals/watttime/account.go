@@ -92,7 +92,7 @@ func (a *Account) Renew(_ context.Context, secrets []string) error {
 
 func (a *Account) login() fetch.Request {
 	return fetch.Request{
-		Provider: provider, Endpoint: "login", URL: a.base + "/login", Auth: a.basic,
+		Provider: provider, Endpoint: "login", URL: a.base + "/login", Auth: a.basic, Login: true,
 		Bucket: a.host + "#login", Limit: loginLimit,
 		Classify: func(an fetch.Answer) *signals.ProviderError {
 			if an.Status != http.StatusUnauthorized && an.Status != http.StatusForbidden {

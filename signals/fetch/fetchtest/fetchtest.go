@@ -98,12 +98,12 @@ func (l *Log) Count(text string) int {
 }
 
 // Client is a client for tests under clock, with its log. Calls take at most two
-// seconds and answers at most 1 MiB.
+// seconds and answers at most 4 MiB.
 func Client(t testing.TB, clock signals.Clock) (*fetch.Client, *Log) {
 	t.Helper()
 	log := &Log{}
 	c, err := fetch.New(fetch.Config{Clock: clock, Log: slog.New(slog.NewJSONHandler(log, nil)),
-		Timeout: 2 * time.Second, MaxBody: 1 << 20, Transport: &http.Transport{DisableKeepAlives: true}})
+		Timeout: 2 * time.Second, MaxBody: 4 << 20, Transport: &http.Transport{DisableKeepAlives: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func JSON(w http.ResponseWriter, status int, body string) {
 }
 
 // Secret is a credential that Survives looks for where it must not be.
-const Secret = "s3cr3t-Of-The-Test/+=:"
+const Secret = "s3cr3t-Of-The-Test/+="
 
 // Broken is a server's way to be broken and what is to be said of it.
 type Broken struct {
