@@ -164,6 +164,72 @@ type EnergySpec struct {
 	// MaxStaleSeconds that a Hold lasts. Default 1800.
 	MaxStaleSeconds int32       `json:"maxStaleSeconds,omitempty"`
 	OnStale         StalePolicy `json:"onStale,omitempty"`
+	// CooldownSeconds that a site stays out after it was in, whatever ended its
+	// window. Default 0.
+	CooldownSeconds int32 `json:"cooldownSeconds,omitempty"`
+	// Forecast says whether forecasts of the provider are used, to leave out
+	// windows that are too short and to leave before one closes. Use (default) or
+	// Ignore.
+	Forecast ForecastPolicy `json:"forecast,omitempty"`
+	// ProvisioningSeconds from the wish to the first step; a window shorter than
+	// that and one round is not opened, as far as a forecast tells. Default 0.
+	ProvisioningSeconds int32 `json:"provisioningSeconds,omitempty"`
+	// Zero says what a reading of exactly 0 is: Suspect (default) until history or
+	// a second source confirms it, or Trust.
+	Zero ZeroPolicy `json:"zero,omitempty"`
+	// TolerancePercent by which the second source (spec.grid.check) may differ
+	// before the reading is held. Default 25.
+	TolerancePercent int32 `json:"tolerancePercent,omitempty"`
+	// TargetSites is the most sites at a time; of more that are open the cheapest
+	// in grams for a token are taken. 0 (default) takes all. Federation only.
+	TargetSites int32 `json:"targetSites,omitempty"`
+	// Budget of the run. Federation only.
+	Budget *BudgetSpec `json:"budget,omitempty"`
+	// Webhook takes pushed signals. Federation only.
+	Webhook *WebhookSpec `json:"webhook,omitempty"`
+}
+
+// ForecastPolicy is Use or Ignore.
+type ForecastPolicy string
+
+// Forecast policies.
+const (
+	ForecastUse    ForecastPolicy = "Use"
+	ForecastIgnore ForecastPolicy = "Ignore"
+)
+
+// ZeroPolicy is Suspect or Trust.
+type ZeroPolicy string
+
+// Zero policies.
+const (
+	ZeroSuspect ZeroPolicy = "Suspect"
+	ZeroTrust   ZeroPolicy = "Trust"
+)
+
+// BudgetSpec bounds what a run may cost; with a budget spent no site is
+// admitted.
+type BudgetSpec struct {
+	// CarbonGrams of CO2 by the marginal ledger; unset is unlimited.
+	CarbonGrams *int64 `json:"carbonGrams,omitempty"`
+	// EnergyKWh; unset is unlimited.
+	EnergyKWh *int64 `json:"energyKWh,omitempty"`
+}
+
+// WebhookSpec takes signals that are pushed to POST /v1/signals.
+type WebhookSpec struct {
+	Sources []WebhookSource `json:"sources"`
+}
+
+// WebhookSource is one sender and what it may speak for.
+type WebhookSource struct {
+	Name string `json:"name"`
+	// SecretFiles with a Standard Webhooks secret (whsec_...) each; several for
+	// rotation.
+	SecretFiles []string `json:"secretFiles"`
+	// Sites and Regions that the sender may speak for.
+	Sites   []string `json:"sites,omitempty"`
+	Regions []string `json:"regions,omitempty"`
 }
 
 // DrainSpec bounds the orderly leave.
@@ -213,22 +279,74 @@ type SiteSpec struct {
 // GridProvider names a source of signals.
 type GridProvider string
 
-// Grid providers. The others come with their adapters.
+// Grid providers.
 const (
 	// GridReplay reads a CSV trace.
 	GridReplay GridProvider = "Replay"
+	// GridWattTime is WattTime's API v3.
+	GridWattTime GridProvider = "WattTime"
+	// GridElectricityMaps is Electricity Maps' API v3.
+	GridElectricityMaps GridProvider = "ElectricityMaps"
+	// GridNESO is Great Britain's Carbon Intensity API.
+	GridNESO GridProvider = "NESO"
+	// GridEnergyCharts is Fraunhofer ISE's Energy-Charts.
+	GridEnergyCharts GridProvider = "EnergyCharts"
+	// GridPrometheus is a query to a Prometheus server.
+	GridPrometheus GridProvider = "Prometheus"
+	// GridWebhook takes what a source of spec.energy.webhook pushes.
+	GridWebhook GridProvider = "Webhook"
 )
 
 // GridSpec says which signal speaks for the site.
 type GridSpec struct {
 	Provider GridProvider `json:"provider,omitempty"`
-	// Region is the provider's name of the grid; for Replay the CSV column.
+	// Region is the provider's name of the grid: a WattTime region, an Electricity
+	// Maps zone, a NESO region number or outward postcode (empty: Great Britain),
+	// an Energy-Charts country, the CSV column of a Replay.
 	Region string `json:"region,omitempty"`
+	// Kind of signal: Marginal (WattTime, default there; Replay), Average, Percentile,
+	// Price, RenewableShare, as far as the provider has it.
+	Kind SignalKind `json:"kind,omitempty"`
+	// Unit of the values of Prometheus and Webhook, such as gCO2/kWh.
+	Unit string `json:"unit,omitempty"`
+	// URL of a Prometheus; of another provider only to replace its standard one.
+	URL string `json:"url,omitempty"`
+	// Query of a Prometheus: it must give one series.
+	Query string `json:"query,omitempty"`
+	// PeriodSeconds of the points of Prometheus (default 300) and Electricity Maps
+	// (default 3600).
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// Source is the name under spec.energy.webhook.sources that speaks for the
+	// site, for provider Webhook.
+	Source string `json:"source,omitempty"`
+	// Credentials are files, read again when they change.
+	Credentials *CredentialsSpec `json:"credentials,omitempty"`
+	// Check is a second source against which readings are checked.
+	Check *GridSpec `json:"check,omitempty"`
 	// TracePath is the CSV file of a Replay: marginal intensity, gCO2/kWh.
 	TracePath string `json:"tracePath,omitempty"`
 	// AverageTracePath is the same for the average intensity, for the second
 	// ledger; optional.
 	AverageTracePath string `json:"averageTracePath,omitempty"`
+}
+
+// SignalKind is what a signal's value means.
+type SignalKind string
+
+// Signal kinds.
+const (
+	KindMarginal       SignalKind = "Marginal"
+	KindAverage        SignalKind = "Average"
+	KindPercentile     SignalKind = "Percentile"
+	KindPrice          SignalKind = "Price"
+	KindRenewableShare SignalKind = "RenewableShare"
+)
+
+// CredentialsSpec names files that hold one secret each.
+type CredentialsSpec struct {
+	UserFile     string `json:"userFile,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
+	TokenFile    string `json:"tokenFile,omitempty"`
 }
 
 // PowerSpec is the stated power model of one member of the site.
