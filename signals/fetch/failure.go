@@ -43,12 +43,12 @@ func (c *Client) place(r Request, k keys, f *failure, now time.Time) func() {
 	most := min(max(period, leastMostRetry), mostRetry)
 	switch f.Reason {
 	case v1alpha1.ReasonSignalUnauthorized:
-		return c.hold(k.account, f.ProviderError, now, most, f.wait)
+		return c.hold(k.account, k.account, f.ProviderError, now, most, f.wait)
 	case v1alpha1.ReasonSignalRefused, v1alpha1.ReasonSignalNoData:
-		return c.hold(k.question, f.ProviderError, now, most, f.wait)
+		return c.hold(k.question, k.scope, f.ProviderError, now, most, f.wait)
 	case v1alpha1.ReasonSignalRateLimited:
 		if f.own {
-			return c.hold("host|"+k.bucket, f.ProviderError, now, 0, 0)
+			return c.hold("host|"+k.bucket, "host|"+k.bucket, f.ProviderError, now, 0, 0)
 		}
 		b := c.bucket(r, k, now)
 		wait := f.wait
@@ -61,22 +61,18 @@ func (c *Client) place(r Request, k keys, f *failure, now time.Time) func() {
 		// Later rather than sooner than asked for.
 		b.pause = now.Add(wait + time.Duration(c.config.Random()*float64(wait)/5))
 		f.RetryAt = b.pause
-		return c.hold("host|"+k.bucket, f.ProviderError, now, 0, 0)
+		return c.hold("host|"+k.bucket, "host|"+k.bucket, f.ProviderError, now, 0, 0)
 	}
-	return c.hold(k.scope, f.ProviderError, now, most, f.wait)
+	return c.hold(k.scope, k.scope, f.ProviderError, now, most, f.wait)
 }
 
 // hold answers the same question with the same error for a while: an hour if it
 // is permanent, else by backoff up to most and at least what the server asked
-// for; most 0 holds nothing and only logs. The lock is held.
-func (c *Client) hold(key string, e *signals.ProviderError, now time.Time, most, asked time.Duration) func() {
-	s := c.states[key]
-	if s == nil {
-		s = &state{logged: map[string]bool{}}
-		c.states[key] = s
-	}
-	s.count++
-	s.seen = now
+// for; most 0 holds nothing and only logs. The second key is what the log speaks
+// of: questions of one scope that fail one after the other are one failure. The
+// lock is held. It returns what logs.
+func (c *Client) hold(key, logKey string, e *signals.ProviderError, now time.Time, most, asked time.Duration) func() {
+	s := c.state(key, now)
 	switch {
 	case most == 0:
 	case e.Permanent:
@@ -89,16 +85,28 @@ func (c *Client) hold(key string, e *signals.ProviderError, now time.Time, most,
 		s.err, s.until = e, now.Add(max(c.jitter(s.backoff.NextBackOff()), asked))
 		e.RetryAt = s.until
 	}
-	if said := string(e.Reason); s.logged[said] || len(s.logged) >= mostErrors {
+	l := c.state(logKey, now)
+	l.count++
+	said := string(e.Reason)
+	if l.logged[said] || len(l.logged) >= mostErrors {
 		return func() {}
-	} else {
-		s.logged[said] = true
 	}
-	shown, count, log := *e, s.count, c.log
+	l.logged[said] = true
+	shown, count, log := *e, l.count, c.log
 	return func() {
 		log.Warn("provider of signals failed", "provider", shown.Provider, "region", shown.Region, "endpoint", shown.Endpoint,
 			"reason", shown.Reason, "permanent", shown.Permanent, "error", shown.Error(), "failures", count)
 	}
+}
+
+func (c *Client) state(key string, now time.Time) *state {
+	s := c.states[key]
+	if s == nil {
+		s = &state{logged: map[string]bool{}}
+		c.states[key] = s
+	}
+	s.seen = now
+	return s
 }
 
 // recover ends a failure that was not seen again for quiet; the lock is held.
@@ -108,6 +116,9 @@ func (c *Client) recover(key string, r Request, quiet time.Duration) func() {
 		return func() {}
 	}
 	delete(c.states, key)
+	if len(s.logged) == 0 {
+		return func() {}
+	}
 	log, count := c.log, s.count
 	return func() {
 		log.Info("provider of signals recovered", "provider", r.Provider, "region", r.Region, "endpoint", r.Endpoint, "failures", count)

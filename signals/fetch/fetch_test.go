@@ -471,7 +471,7 @@ func TestQuestionsThatNobodyAsksAnyMoreAreForgotten(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		entries, states, _ := c.Sizes()
-		if entries > 100 || states > 1600 {
+		if entries > 100 || states > 3000 {
 			t.Errorf("%d answers and %d failures are kept", entries, states)
 		}
 	})

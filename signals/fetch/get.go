@@ -101,7 +101,7 @@ func (c *Client) get(ctx context.Context, r Request, decode func(Answer) (result
 	if err != nil {
 		e := r.fail(v1alpha1.ReasonSignalUnauthorized, "%v", err)
 		c.mu.Lock()
-		log := c.hold("credential|"+r.Provider+"|"+r.Region, e, c.config.Clock.Now(), 0, 0)
+		log := c.hold("credential|"+r.Provider+"|"+r.Region, "credential|"+r.Provider+"|"+r.Region, e, c.config.Clock.Now(), 0, 0)
 		c.mu.Unlock()
 		log()
 		return nil, e
