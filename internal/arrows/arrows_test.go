@@ -103,6 +103,8 @@ func TestEachRuleNamesItsOffence(t *testing.T) {
 		{"engine imports signals", "coordinator/engine", `import "girassol.dev/signals/window"`, []string{"signals are for"}},
 		{"agent imports signals", "siteagent/agent", `import "girassol.dev/signals/window"`, []string{"signals are for"}},
 		{"coordinator's app imports signals", "coordinator/app", `import "girassol.dev/signals/window"`, nil},
+		{"the simulator imports signals", "coordinator/app/simulate", `import "girassol.dev/signals/window"`, nil},
+		{"the simulator is used by the command", "coordinator/cmd/girassol", `import "girassol.dev/coordinator/app/simulate"`, nil},
 		{"operator imports signals", "operator/membership", `import "girassol.dev/signals/window"`, nil},
 		{"somebody imports an example", "siteagent/trainer", `import "girassol.dev/examples/quickstart/corpus"`, []string{"nothing builds on examples"}},
 		{"engine imports its app", "coordinator/engine", `import "girassol.dev/coordinator/app"`, []string{"cmd/ and app/ packages are for commands"}},
