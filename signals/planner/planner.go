@@ -233,7 +233,7 @@ func newCandidate(c Config, m Memory, s Site, now time.Time) *candidate {
 		k.start = k.startGrams()
 		if useful := k.lasts(c, now) - s.Provisioning; useful > 0 {
 			k.extra = k.start / (s.TokensPerSecond * useful.Seconds())
-		} else if k.start > 0 {
+		} else { // it closes before it has started
 			k.extra = math.Inf(1)
 		}
 	}
