@@ -197,6 +197,13 @@ func validate(d *declaration) error {
 	if _, err := algorithm.FromSpec(s.Algorithm); err != nil {
 		errs = append(errs, err)
 	}
+	validateWebhook(d, bad)
+	if b := s.Energy.Budget; b != nil && (b.CarbonGrams != nil && *b.CarbonGrams <= 0 || b.EnergyKWh != nil && *b.EnergyKWh <= 0) {
+		bad("spec.energy.budget", "what is given must be above 0")
+	}
+	if n := s.Energy.TargetSites; n < 0 || int(n) > len(d.sites) {
+		bad("spec.energy.targetSites", "%d is not between 0 and the %d sites of spec.sites", n, len(d.sites))
+	}
 	for _, site := range d.sites {
 		if err := validateSite(s, site); err != nil {
 			errs = append(errs, fmt.Errorf("site %s: %w", site.Name, err))
@@ -204,6 +211,31 @@ func validate(d *declaration) error {
 	}
 	slices.SortFunc(errs, func(a, b error) int { return bytes.Compare([]byte(a.Error()), []byte(b.Error())) })
 	return errors.Join(errs...)
+}
+
+func validateWebhook(d *declaration, bad func(path, format string, args ...any)) {
+	if d.federation.Spec.Energy.Webhook == nil {
+		return
+	}
+	seen := map[string]bool{}
+	for i, src := range d.federation.Spec.Energy.Webhook.Sources {
+		path := fmt.Sprintf("spec.energy.webhook.sources[%d]", i)
+		if !dnsLabel.MatchString(src.Name) || seen[src.Name] {
+			bad(path+".name", "%q must be 1 to 63 lower-case letters, digits or '-', and stand there once", src.Name)
+		}
+		seen[src.Name] = true
+		if len(src.SecretFiles) == 0 {
+			bad(path+".secretFiles", "a sender needs a secret")
+		}
+		if len(src.Sites) == 0 && len(src.Regions) == 0 {
+			bad(path, "name the sites or regions that it may speak for")
+		}
+		for _, site := range src.Sites {
+			if !slices.ContainsFunc(d.sites, func(s v1alpha1.Site) bool { return s.Name == site }) {
+				bad(path+".sites", "%q is not among spec.sites", site)
+			}
+		}
+	}
 }
 
 func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
@@ -217,14 +249,18 @@ func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 			errs = append(errs, fmt.Errorf("spec.grid.provider: energy policy %s needs a signal; name one or set spec.energy.policy to %s", v1alpha1.EnergyRequired, v1alpha1.EnergyIgnore))
 		}
 	}
-	switch g.Provider {
-	case "":
-	case v1alpha1.GridReplay:
-		if g.TracePath == "" || g.Region == "" {
-			errs = append(errs, errors.New("spec.grid: provider Replay needs tracePath (a CSV file) and region (its column)"))
+	if g.Provider != "" {
+		var sources []v1alpha1.WebhookSource
+		if f.Energy.Webhook != nil {
+			sources = f.Energy.Webhook.Sources
 		}
-	default:
-		errs = append(errs, fmt.Errorf("spec.grid.provider: is %q, want %s or nothing", g.Provider, v1alpha1.GridReplay))
+		if err := validateGrid("spec.grid", g, sources); err != nil {
+			errs = append(errs, err)
+		}
+		errs = append(errs, comparable(f, s))
+	}
+	if e := s.Spec.Energy; e != nil && (e.TargetSites != 0 || e.Budget != nil || e.Webhook != nil) {
+		errs = append(errs, errors.New("spec.energy: targetSites, budget and webhook belong to the Federation"))
 	}
 	p := s.Spec.Power
 	if p.TrainingWatts < 0 || p.IdleWatts < 0 {
@@ -234,6 +270,25 @@ func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 		errs = append(errs, fmt.Errorf("spec.power.pue: %s is below 1: a facility cannot take less than its machines", p.PUE))
 	}
 	return errors.Join(errs...)
+}
+
+// comparable refuses thresholds that mean nothing for the kind of signal.
+func comparable(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
+	if policy(f, s) != v1alpha1.EnergyRequired {
+		return nil
+	}
+	kind := kindOf(s.Spec.Grid)
+	grams := f.Energy.EnterBelowGrams != nil
+	if e := s.Spec.Energy; e != nil && (e.EnterBelowGrams != nil || e.EnterBelowPercentile != nil) {
+		grams = e.EnterBelowGrams != nil
+	}
+	switch {
+	case kind == v1alpha1.KindRenewableShare:
+		return fmt.Errorf("spec.grid.kind: a %s rises with clean power, thresholds mean that less is cleaner; take another signal to decide by", kind)
+	case grams && kind != v1alpha1.KindMarginal && kind != v1alpha1.KindAverage:
+		return fmt.Errorf("spec.grid.kind: a %s cannot be compared with enterBelowGrams; give enterBelowPercentile and leaveAbovePercentile", kind)
+	}
+	return nil
 }
 
 // policy is the site's energy policy, or else the federation's.

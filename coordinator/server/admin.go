@@ -21,7 +21,17 @@ import (
 type Admin struct {
 	coordinatorv1.UnimplementedAdminServer
 	Engine *engine.Engine
+	// Energy answers for the energy decisions; nil without signals.
+	Energy Energy
 	Log    *slog.Logger
+}
+
+// Energy is what the Admin service asks of the energy decisions. An error is
+// shown to the person who asked.
+type Energy interface {
+	Explain(site string) (*coordinatorv1.ExplainResponse, error)
+	Override(site string, admit bool, span time.Duration, reason string) (until time.Time, err error)
+	ClearOverride(site string) error
 }
 
 // authorize keeps sites out: a certificate that names a site is an agent's.
@@ -166,4 +176,59 @@ func (a *Admin) Resume(ctx context.Context, _ *coordinatorv1.ResumeRequest) (*co
 		return nil, refusal(err)
 	}
 	return &coordinatorv1.ResumeResponse{}, nil
+}
+
+// energy authorizes and finds whom to ask.
+func (a *Admin) energy(ctx context.Context) (Energy, error) {
+	if err := authorize(ctx); err != nil {
+		return nil, err
+	}
+	if a.Energy == nil {
+		return nil, status.Error(codes.FailedPrecondition, "this coordinator decides by no energy signal")
+	}
+	return a.Energy, nil
+}
+
+// Explain tells what is behind a site's energy decision.
+func (a *Admin) Explain(ctx context.Context, req *coordinatorv1.ExplainRequest) (*coordinatorv1.ExplainResponse, error) {
+	e, err := a.energy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.Explain(req.GetSite())
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return out, nil
+}
+
+// SetOverride decides for a site until it expires.
+func (a *Admin) SetOverride(ctx context.Context, req *coordinatorv1.SetOverrideRequest) (*coordinatorv1.SetOverrideResponse, error) {
+	e, err := a.energy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	span := time.Duration(req.GetForMs()) * time.Millisecond
+	if span <= 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "for_ms %d must be above 0: an override always ends", req.GetForMs())
+	}
+	until, err := e.Override(req.GetSite(), req.GetAdmit(), span, req.GetReason())
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	a.Log.Info("override set", "site", req.GetSite(), "admit", req.GetAdmit(), "until", until, "why", req.GetReason())
+	return &coordinatorv1.SetOverrideResponse{UntilUnixMs: until.UnixMilli()}, nil
+}
+
+// ClearOverride lets the window decide again.
+func (a *Admin) ClearOverride(ctx context.Context, req *coordinatorv1.ClearOverrideRequest) (*coordinatorv1.ClearOverrideResponse, error) {
+	e, err := a.energy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.ClearOverride(req.GetSite()); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	a.Log.Info("override cleared", "site", req.GetSite())
+	return &coordinatorv1.ClearOverrideResponse{}, nil
 }

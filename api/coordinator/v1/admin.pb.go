@@ -78,6 +78,350 @@ func (Membership) EnumDescriptor() ([]byte, []int) {
 	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Site          string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ExplainRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What a person reads, in order.
+	Facts []*Fact `protobuf:"bytes,1,rep,name=facts,proto3" json:"facts,omitempty"`
+	// The same and more for programs; the fields of signals/director.Explanation.
+	Json          string `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExplainResponse) GetFacts() []*Fact {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetJson() string {
+	if x != nil {
+		return x.Json
+	}
+	return ""
+}
+
+type Fact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fact) Reset() {
+	*x = Fact{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fact) ProtoMessage() {}
+
+func (x *Fact) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fact.ProtoReflect.Descriptor instead.
+func (*Fact) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Fact) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Fact) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type SetOverrideRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Site  string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	Admit bool                   `protobuf:"varint,2,opt,name=admit,proto3" json:"admit,omitempty"`
+	// Span on the signals' clock, above 0.
+	ForMs         int64  `protobuf:"varint,3,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOverrideRequest) Reset() {
+	*x = SetOverrideRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOverrideRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOverrideRequest) ProtoMessage() {}
+
+func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOverrideRequest.ProtoReflect.Descriptor instead.
+func (*SetOverrideRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SetOverrideRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *SetOverrideRequest) GetAdmit() bool {
+	if x != nil {
+		return x.Admit
+	}
+	return false
+}
+
+func (x *SetOverrideRequest) GetForMs() int64 {
+	if x != nil {
+		return x.ForMs
+	}
+	return 0
+}
+
+func (x *SetOverrideRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type SetOverrideResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// On the signals' clock.
+	UntilUnixMs   int64 `protobuf:"varint,1,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOverrideResponse) Reset() {
+	*x = SetOverrideResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOverrideResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOverrideResponse) ProtoMessage() {}
+
+func (x *SetOverrideResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOverrideResponse.ProtoReflect.Descriptor instead.
+func (*SetOverrideResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SetOverrideResponse) GetUntilUnixMs() int64 {
+	if x != nil {
+		return x.UntilUnixMs
+	}
+	return 0
+}
+
+type ClearOverrideRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Site          string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearOverrideRequest) Reset() {
+	*x = ClearOverrideRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearOverrideRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearOverrideRequest) ProtoMessage() {}
+
+func (x *ClearOverrideRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearOverrideRequest.ProtoReflect.Descriptor instead.
+func (*ClearOverrideRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClearOverrideRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+type ClearOverrideResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearOverrideResponse) Reset() {
+	*x = ClearOverrideResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearOverrideResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearOverrideResponse) ProtoMessage() {}
+
+func (x *ClearOverrideResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearOverrideResponse.ProtoReflect.Descriptor instead.
+func (*ClearOverrideResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -86,7 +430,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -98,7 +442,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -111,7 +455,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 type WatchRequest struct {
@@ -124,7 +468,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -136,7 +480,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -149,7 +493,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -176,7 +520,7 @@ type SetMembershipRequest struct {
 
 func (x *SetMembershipRequest) Reset() {
 	*x = SetMembershipRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +532,7 @@ func (x *SetMembershipRequest) String() string {
 func (*SetMembershipRequest) ProtoMessage() {}
 
 func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +545,7 @@ func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*SetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SetMembershipRequest) GetSite() string {
@@ -260,7 +604,7 @@ type SetMembershipResponse struct {
 
 func (x *SetMembershipResponse) Reset() {
 	*x = SetMembershipResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +616,7 @@ func (x *SetMembershipResponse) String() string {
 func (*SetMembershipResponse) ProtoMessage() {}
 
 func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +629,7 @@ func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*SetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetMembershipResponse) GetChanged() bool {
@@ -334,7 +678,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +690,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +703,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Signal) GetKind() string {
@@ -420,7 +764,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +776,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +789,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PauseRequest) GetMessage() string {
@@ -463,7 +807,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +819,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +832,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 type ResumeRequest struct {
@@ -499,7 +843,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +855,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +868,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type ResumeResponse struct {
@@ -535,7 +879,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +891,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +904,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 type FederationStatus struct {
@@ -597,7 +941,7 @@ type FederationStatus struct {
 
 func (x *FederationStatus) Reset() {
 	*x = FederationStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +953,7 @@ func (x *FederationStatus) String() string {
 func (*FederationStatus) ProtoMessage() {}
 
 func (x *FederationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +966,7 @@ func (x *FederationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FederationStatus.ProtoReflect.Descriptor instead.
 func (*FederationStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FederationStatus) GetFederation() string {
@@ -792,7 +1136,7 @@ type RoundStatus struct {
 
 func (x *RoundStatus) Reset() {
 	*x = RoundStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +1148,7 @@ func (x *RoundStatus) String() string {
 func (*RoundStatus) ProtoMessage() {}
 
 func (x *RoundStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1161,7 @@ func (x *RoundStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundStatus.ProtoReflect.Descriptor instead.
 func (*RoundStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RoundStatus) GetNumber() uint64 {
@@ -894,7 +1238,7 @@ type VoidRound struct {
 
 func (x *VoidRound) Reset() {
 	*x = VoidRound{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1250,7 @@ func (x *VoidRound) String() string {
 func (*VoidRound) ProtoMessage() {}
 
 func (x *VoidRound) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1263,7 @@ func (x *VoidRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
 func (*VoidRound) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VoidRound) GetNumber() uint64 {
@@ -964,7 +1308,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1320,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1333,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1103,7 +1447,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1459,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1472,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -1267,7 +1611,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1623,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1636,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -1343,7 +1687,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1699,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1712,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -1403,7 +1747,25 @@ var File_coordinator_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1acoordinator/v1/admin.proto\x12\x17girassol.coordinator.v1\x1a\x1acoordinator/v1/fleet.proto\"\x0f\n" +
+	"\x1acoordinator/v1/admin.proto\x12\x17girassol.coordinator.v1\x1a\x1acoordinator/v1/fleet.proto\"$\n" +
+	"\x0eExplainRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\"Z\n" +
+	"\x0fExplainResponse\x123\n" +
+	"\x05facts\x18\x01 \x03(\v2\x1d.girassol.coordinator.v1.FactR\x05facts\x12\x12\n" +
+	"\x04json\x18\x02 \x01(\tR\x04json\"0\n" +
+	"\x04Fact\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"m\n" +
+	"\x12SetOverrideRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x14\n" +
+	"\x05admit\x18\x02 \x01(\bR\x05admit\x12\x15\n" +
+	"\x06for_ms\x18\x03 \x01(\x03R\x05forMs\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"9\n" +
+	"\x13SetOverrideResponse\x12\"\n" +
+	"\runtil_unix_ms\x18\x01 \x01(\x03R\vuntilUnixMs\"*\n" +
+	"\x14ClearOverrideRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\"\x17\n" +
+	"\x15ClearOverrideResponse\"\x0f\n" +
 	"\rStatusRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ms\x18\x01 \x01(\x03R\n" +
@@ -1547,13 +1909,16 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x16MEMBERSHIP_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MEMBERSHIP_ADMIT\x10\x01\x12\x14\n" +
 	"\x10MEMBERSHIP_DRAIN\x10\x02\x12\x16\n" +
-	"\x12MEMBERSHIP_EXCLUDE\x10\x032\xe4\x03\n" +
+	"\x12MEMBERSHIP_EXCLUDE\x10\x032\x9c\x06\n" +
 	"\x05Admin\x12[\n" +
 	"\x06Status\x12&.girassol.coordinator.v1.StatusRequest\x1a).girassol.coordinator.v1.FederationStatus\x12[\n" +
 	"\x05Watch\x12%.girassol.coordinator.v1.WatchRequest\x1a).girassol.coordinator.v1.FederationStatus0\x01\x12n\n" +
 	"\rSetMembership\x12-.girassol.coordinator.v1.SetMembershipRequest\x1a..girassol.coordinator.v1.SetMembershipResponse\x12V\n" +
 	"\x05Pause\x12%.girassol.coordinator.v1.PauseRequest\x1a&.girassol.coordinator.v1.PauseResponse\x12Y\n" +
-	"\x06Resume\x12&.girassol.coordinator.v1.ResumeRequest\x1a'.girassol.coordinator.v1.ResumeResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x06Resume\x12&.girassol.coordinator.v1.ResumeRequest\x1a'.girassol.coordinator.v1.ResumeResponse\x12\\\n" +
+	"\aExplain\x12'.girassol.coordinator.v1.ExplainRequest\x1a(.girassol.coordinator.v1.ExplainResponse\x12h\n" +
+	"\vSetOverride\x12+.girassol.coordinator.v1.SetOverrideRequest\x1a,.girassol.coordinator.v1.SetOverrideResponse\x12n\n" +
+	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_coordinator_v1_admin_proto_rawDescOnce sync.Once
@@ -1568,61 +1933,75 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
-	(*StatusRequest)(nil),         // 1: girassol.coordinator.v1.StatusRequest
-	(*WatchRequest)(nil),          // 2: girassol.coordinator.v1.WatchRequest
-	(*SetMembershipRequest)(nil),  // 3: girassol.coordinator.v1.SetMembershipRequest
-	(*SetMembershipResponse)(nil), // 4: girassol.coordinator.v1.SetMembershipResponse
-	(*Signal)(nil),                // 5: girassol.coordinator.v1.Signal
-	(*PauseRequest)(nil),          // 6: girassol.coordinator.v1.PauseRequest
-	(*PauseResponse)(nil),         // 7: girassol.coordinator.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 8: girassol.coordinator.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 9: girassol.coordinator.v1.ResumeResponse
-	(*FederationStatus)(nil),      // 10: girassol.coordinator.v1.FederationStatus
-	(*RoundStatus)(nil),           // 11: girassol.coordinator.v1.RoundStatus
-	(*VoidRound)(nil),             // 12: girassol.coordinator.v1.VoidRound
-	(*SiteStatus)(nil),            // 13: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 14: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 15: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 16: girassol.coordinator.v1.EventsStatus
-	(*Algorithm)(nil),             // 17: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 18: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 19: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 20: girassol.coordinator.v1.Hardware
+	(*ExplainRequest)(nil),        // 1: girassol.coordinator.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 2: girassol.coordinator.v1.ExplainResponse
+	(*Fact)(nil),                  // 3: girassol.coordinator.v1.Fact
+	(*SetOverrideRequest)(nil),    // 4: girassol.coordinator.v1.SetOverrideRequest
+	(*SetOverrideResponse)(nil),   // 5: girassol.coordinator.v1.SetOverrideResponse
+	(*ClearOverrideRequest)(nil),  // 6: girassol.coordinator.v1.ClearOverrideRequest
+	(*ClearOverrideResponse)(nil), // 7: girassol.coordinator.v1.ClearOverrideResponse
+	(*StatusRequest)(nil),         // 8: girassol.coordinator.v1.StatusRequest
+	(*WatchRequest)(nil),          // 9: girassol.coordinator.v1.WatchRequest
+	(*SetMembershipRequest)(nil),  // 10: girassol.coordinator.v1.SetMembershipRequest
+	(*SetMembershipResponse)(nil), // 11: girassol.coordinator.v1.SetMembershipResponse
+	(*Signal)(nil),                // 12: girassol.coordinator.v1.Signal
+	(*PauseRequest)(nil),          // 13: girassol.coordinator.v1.PauseRequest
+	(*PauseResponse)(nil),         // 14: girassol.coordinator.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 15: girassol.coordinator.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 16: girassol.coordinator.v1.ResumeResponse
+	(*FederationStatus)(nil),      // 17: girassol.coordinator.v1.FederationStatus
+	(*RoundStatus)(nil),           // 18: girassol.coordinator.v1.RoundStatus
+	(*VoidRound)(nil),             // 19: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),            // 20: girassol.coordinator.v1.SiteStatus
+	(*MemberStatus)(nil),          // 21: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),          // 22: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),          // 23: girassol.coordinator.v1.EventsStatus
+	(*Algorithm)(nil),             // 24: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),            // 25: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),              // 26: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),              // 27: girassol.coordinator.v1.Hardware
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
-	0,  // 0: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
-	5,  // 1: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
-	0,  // 2: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	17, // 3: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	11, // 4: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	13, // 5: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	18, // 6: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	16, // 7: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	12, // 8: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
-	0,  // 9: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	5,  // 10: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	14, // 11: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	15, // 12: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	19, // 13: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	20, // 14: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	1,  // 15: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	2,  // 16: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	3,  // 17: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	6,  // 18: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	8,  // 19: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	10, // 20: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	10, // 21: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	4,  // 22: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	7,  // 23: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	9,  // 24: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	20, // [20:25] is the sub-list for method output_type
-	15, // [15:20] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	3,  // 0: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
+	0,  // 1: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
+	12, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
+	0,  // 3: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
+	24, // 4: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	18, // 5: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	20, // 6: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	25, // 7: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	23, // 8: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	19, // 9: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	0,  // 10: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	12, // 11: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	21, // 12: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	22, // 13: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	26, // 14: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	27, // 15: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	8,  // 16: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	9,  // 17: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	10, // 18: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	13, // 19: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	15, // 20: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	1,  // 21: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
+	4,  // 22: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
+	6,  // 23: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
+	17, // 24: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	17, // 25: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	11, // 26: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	14, // 27: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	16, // 28: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	2,  // 29: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
+	5,  // 30: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
+	7,  // 31: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }
@@ -1631,17 +2010,17 @@ func file_coordinator_v1_admin_proto_init() {
 		return
 	}
 	file_coordinator_v1_fleet_proto_init()
-	file_coordinator_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[11].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[20].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

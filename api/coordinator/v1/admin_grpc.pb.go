@@ -27,6 +27,9 @@ const (
 	Admin_SetMembership_FullMethodName = "/girassol.coordinator.v1.Admin/SetMembership"
 	Admin_Pause_FullMethodName         = "/girassol.coordinator.v1.Admin/Pause"
 	Admin_Resume_FullMethodName        = "/girassol.coordinator.v1.Admin/Resume"
+	Admin_Explain_FullMethodName       = "/girassol.coordinator.v1.Admin/Explain"
+	Admin_SetOverride_FullMethodName   = "/girassol.coordinator.v1.Admin/SetOverride"
+	Admin_ClearOverride_FullMethodName = "/girassol.coordinator.v1.Admin/ClearOverride"
 )
 
 // AdminClient is the client API for Admin service.
@@ -46,6 +49,14 @@ type AdminClient interface {
 	// Pause lets the round in flight end and grants no other.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// Explain tells everything behind a site's energy decision. FAILED_PRECONDITION
+	// for a site without a signal.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// SetOverride decides for a site until it expires, whatever its window says;
+	// demand-response emergencies and a spent budget still win.
+	SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*SetOverrideResponse, error)
+	// ClearOverride lets the window decide again.
+	ClearOverride(ctx context.Context, in *ClearOverrideRequest, opts ...grpc.CallOption) (*ClearOverrideResponse, error)
 }
 
 type adminClient struct {
@@ -115,6 +126,36 @@ func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Admin_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*SetOverrideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetOverrideResponse)
+	err := c.cc.Invoke(ctx, Admin_SetOverride_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ClearOverride(ctx context.Context, in *ClearOverrideRequest, opts ...grpc.CallOption) (*ClearOverrideResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClearOverrideResponse)
+	err := c.cc.Invoke(ctx, Admin_ClearOverride_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -132,6 +173,14 @@ type AdminServer interface {
 	// Pause lets the round in flight end and grants no other.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// Explain tells everything behind a site's energy decision. FAILED_PRECONDITION
+	// for a site without a signal.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// SetOverride decides for a site until it expires, whatever its window says;
+	// demand-response emergencies and a spent budget still win.
+	SetOverride(context.Context, *SetOverrideRequest) (*SetOverrideResponse, error)
+	// ClearOverride lets the window decide again.
+	ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -156,6 +205,15 @@ func (UnimplementedAdminServer) Pause(context.Context, *PauseRequest) (*PauseRes
 }
 func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedAdminServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedAdminServer) SetOverride(context.Context, *SetOverrideRequest) (*SetOverrideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetOverride not implemented")
+}
+func (UnimplementedAdminServer) ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClearOverride not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -261,6 +319,60 @@ func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_SetOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetOverrideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).SetOverride(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_SetOverride_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).SetOverride(ctx, req.(*SetOverrideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ClearOverride_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClearOverrideRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ClearOverride(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ClearOverride_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ClearOverride(ctx, req.(*ClearOverrideRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -283,6 +395,18 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _Admin_Resume_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _Admin_Explain_Handler,
+		},
+		{
+			MethodName: "SetOverride",
+			Handler:    _Admin_SetOverride_Handler,
+		},
+		{
+			MethodName: "ClearOverride",
+			Handler:    _Admin_ClearOverride_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,224 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/signals"
+	"girassol.dev/signals/director"
+	"girassol.dev/signals/electricitymaps"
+	"girassol.dev/signals/energycharts"
+	"girassol.dev/signals/fetch"
+	"girassol.dev/signals/neso"
+	"girassol.dev/signals/prometheus"
+	"girassol.dev/signals/replay"
+	"girassol.dev/signals/watttime"
+	"girassol.dev/signals/webhook"
+)
+
+// forecaster is a source that also looks ahead.
+type forecaster interface {
+	Forecast(ctx context.Context) (signals.Forecast, error)
+}
+
+// providers makes the sources of all sites; those of one provider share its
+// account, limits and cache.
+type providers struct {
+	client   *fetch.Client
+	clock    signals.Clock
+	webhook  *webhook.Handler // nil without spec.energy.webhook
+	accounts map[v1alpha1.CredentialsSpec]*watttime.Account
+}
+
+// source makes the source that a grid names.
+func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, error) {
+	switch g.Provider {
+	case v1alpha1.GridReplay:
+		series, err := column(g.TracePath, g.Region, signals.Marginal)
+		if err != nil {
+			return nil, fmt.Errorf("spec.grid.tracePath: %w", err)
+		}
+		return replay.NewSource(series, p.clock, filepath.Base(g.TracePath)), nil
+	case v1alpha1.GridWattTime:
+		return p.wattTime(g)
+	case v1alpha1.GridElectricityMaps:
+		return electricitymaps.New(electricitymaps.Config{
+			Client: p.client, Token: fetch.File(g.Credentials.TokenFile), BaseURL: g.URL, Zone: g.Region, Period: period(g, time.Hour),
+		})
+	case v1alpha1.GridNESO:
+		c := neso.Config{Client: p.client, BaseURL: g.URL}
+		if id, err := strconv.Atoi(g.Region); err == nil {
+			c.RegionID = id
+		} else {
+			c.Postcode = g.Region
+		}
+		return neso.New(c)
+	case v1alpha1.GridEnergyCharts:
+		return energycharts.New(energycharts.Config{Client: p.client, BaseURL: g.URL, Country: g.Region})
+	case v1alpha1.GridPrometheus:
+		c := prometheus.Config{
+			Client: p.client, BaseURL: g.URL, Query: g.Query, Kind: signalKinds[kindOf(g)], Unit: signals.Unit(g.Unit), Region: g.Region, Period: period(g, 5*time.Minute),
+		}
+		if g.Credentials != nil && g.Credentials.TokenFile != "" {
+			c.Auth = fetch.HeaderAuth("Authorization", "Bearer ", fetch.File(g.Credentials.TokenFile))
+		}
+		return prometheus.New(c)
+	case v1alpha1.GridWebhook:
+		target := webhook.Target{Site: site}
+		if g.Region != "" {
+			target = webhook.Target{Region: g.Region}
+		}
+		return p.webhook.Source(g.Source, target, signalKinds[kindOf(g)]), nil
+	}
+	return nil, fmt.Errorf("spec.grid.provider: %q is none", g.Provider)
+}
+
+func (p *providers) wattTime(g v1alpha1.GridSpec) (director.Source, error) {
+	account := p.accounts[*g.Credentials]
+	if account == nil {
+		var err error
+		account, err = watttime.NewAccount(watttime.AccountConfig{
+			Client: p.client, User: fetch.File(g.Credentials.UserFile), Password: fetch.File(g.Credentials.PasswordFile), BaseURL: g.URL,
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.accounts[*g.Credentials] = account
+	}
+	signal := map[v1alpha1.SignalKind]watttime.Signal{
+		v1alpha1.KindMarginal: watttime.Marginal, v1alpha1.KindAverage: watttime.Average, v1alpha1.KindPercentile: watttime.Index,
+	}[kindOf(g)]
+	return watttime.New(watttime.Config{Account: account, Signal: signal, Region: g.Region})
+}
+
+func period(g v1alpha1.GridSpec, standard time.Duration) time.Duration {
+	if g.PeriodSeconds > 0 {
+		return seconds(g.PeriodSeconds)
+	}
+	return standard
+}
+
+var signalKinds = map[v1alpha1.SignalKind]signals.Kind{
+	v1alpha1.KindMarginal: signals.Marginal, v1alpha1.KindAverage: signals.Average, v1alpha1.KindPercentile: signals.Percentile,
+	v1alpha1.KindPrice: signals.Price, v1alpha1.KindRenewableShare: signals.RenewableShare,
+}
+
+// kindsOf is what each provider has, its default first.
+var kindsOf = map[v1alpha1.GridProvider][]v1alpha1.SignalKind{
+	v1alpha1.GridReplay:          {v1alpha1.KindMarginal},
+	v1alpha1.GridWattTime:        {v1alpha1.KindMarginal, v1alpha1.KindAverage, v1alpha1.KindPercentile},
+	v1alpha1.GridElectricityMaps: {v1alpha1.KindAverage},
+	v1alpha1.GridNESO:            {v1alpha1.KindAverage},
+	v1alpha1.GridEnergyCharts:    {v1alpha1.KindRenewableShare},
+	v1alpha1.GridPrometheus:      {v1alpha1.KindMarginal, v1alpha1.KindAverage, v1alpha1.KindPercentile, v1alpha1.KindPrice},
+	v1alpha1.GridWebhook:         {v1alpha1.KindMarginal, v1alpha1.KindAverage, v1alpha1.KindPercentile, v1alpha1.KindPrice},
+}
+
+func kindOf(g v1alpha1.GridSpec) v1alpha1.SignalKind {
+	if g.Kind == "" && len(kindsOf[g.Provider]) > 0 {
+		return kindsOf[g.Provider][0]
+	}
+	return g.Kind
+}
+
+// postcode is the outward part of a British postcode.
+var postcode = regexp.MustCompile(`^[A-Z]{1,2}[0-9][A-Z0-9]?$`)
+
+// validateGrid checks what a provider needs; path is where the grid stands.
+func validateGrid(path string, g v1alpha1.GridSpec, sources []v1alpha1.WebhookSource) error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s%s: %s", path, field, fmt.Sprintf(format, args...)))
+	}
+	need := func(field, value, what string) {
+		if value == "" {
+			bad("."+field, "provider %s needs %s", g.Provider, what)
+		}
+	}
+	kinds, known := kindsOf[g.Provider]
+	if !known {
+		bad(".provider", "is %q, want one of Replay, WattTime, ElectricityMaps, NESO, EnergyCharts, Prometheus, Webhook", g.Provider)
+		return errors.Join(errs...)
+	}
+	if g.Kind != "" && !contains(kinds, g.Kind) {
+		bad(".kind", "%s has no %s signal, only %v", g.Provider, g.Kind, kinds)
+	}
+	if g.PeriodSeconds < 0 || g.PeriodSeconds > 86400 {
+		bad(".periodSeconds", "%d is not between 0 and 86400", g.PeriodSeconds)
+	}
+	if g.URL != "" {
+		if u, err := url.Parse(g.URL); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+			bad(".url", "%q is no http or https URL", g.URL)
+		}
+	}
+	creds := v1alpha1.CredentialsSpec{}
+	if g.Credentials != nil {
+		creds = *g.Credentials
+	}
+	switch g.Provider {
+	case v1alpha1.GridReplay:
+		need("tracePath", g.TracePath, "a CSV file")
+		need("region", g.Region, "the column of the CSV file")
+	case v1alpha1.GridWattTime:
+		need("region", g.Region, "a region such as CAISO_NORTH; there is no default")
+		need("credentials.userFile", creds.UserFile, "a file with the user name")
+		need("credentials.passwordFile", creds.PasswordFile, "a file with the password")
+	case v1alpha1.GridElectricityMaps:
+		need("region", g.Region, "a zone such as DE")
+		need("credentials.tokenFile", creds.TokenFile, "a file with the auth-token")
+	case v1alpha1.GridNESO:
+		if id, err := strconv.Atoi(g.Region); g.Region != "" && (err == nil && (id < 1 || id > 17) || err != nil && !postcode.MatchString(g.Region)) {
+			bad(".region", "%q is neither a region from 1 to 17 nor an outward postcode such as RG10", g.Region)
+		}
+	case v1alpha1.GridEnergyCharts:
+		need("region", g.Region, "a country such as de")
+	case v1alpha1.GridPrometheus:
+		need("url", g.URL, "the server's URL")
+		need("query", g.Query, "a query that gives one series")
+		need("unit", g.Unit, "the unit of the values, such as gCO2/kWh")
+	case v1alpha1.GridWebhook:
+		if !namesSource(sources, g.Source) {
+			bad(".source", "%q is not among spec.energy.webhook.sources", g.Source)
+		}
+	}
+	if g.Unit != "" {
+		if err := signals.CheckUnit(signalKinds[kindOf(g)], signals.Unit(g.Unit)); err != nil {
+			bad(".unit", "%v", err)
+		}
+	}
+	if g.Check != nil {
+		if g.Check.Check != nil {
+			bad(".check.check", "a second source has no second source")
+		}
+		if kindOf(*g.Check) != kindOf(g) {
+			bad(".check.kind", "a %s signal cannot be checked against a %s one", kindOf(g), kindOf(*g.Check))
+		}
+		errs = append(errs, validateGrid(path+".check", *g.Check, sources))
+	}
+	return errors.Join(errs...)
+}
+
+func contains(in []v1alpha1.SignalKind, k v1alpha1.SignalKind) bool {
+	for _, x := range in {
+		if x == k {
+			return true
+		}
+	}
+	return false
+}
+
+func namesSource(sources []v1alpha1.WebhookSource, name string) bool {
+	for _, s := range sources {
+		if s.Name == name && name != "" {
+			return true
+		}
+	}
+	return false
+}
