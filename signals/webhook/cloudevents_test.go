@@ -87,6 +87,8 @@ func TestBinaryCloudEvents(t *testing.T) {
 	r.want(422, signalpush.Refused, undated, binary("c", "ce-time", stamp(0)))
 	r.want(400, signalpush.Refused, data("3", 0), binary("c", "ce-specversion", "2.0"))
 	r.want(400, signalpush.Refused, data("3", 0), binary("c", "ce-source", "%zz"))
+	r.want(400, signalpush.Refused, data("3", 0), binary("c", "ce-source", "%ff"))
+	r.want(400, signalpush.Refused, data("3", 0), binary("c", "ce-source", "a%0Ab"))
 	r.want(400, signalpush.Refused, data("3", 0), binary(""))
 	r.want(400, signalpush.Refused, data("3", 0), binary("c"), func(req *http.Request) { req.Header.Add("ce-id", "d") })
 	r.want(400, signalpush.Refused, "{", binary("c"))

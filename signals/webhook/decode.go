@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"girassol.dev/api/signalpush"
 	"girassol.dev/signals"
@@ -194,6 +195,9 @@ func strict(data []byte, into any) error {
 func name(field, s string) error {
 	if len(s) > maxName {
 		return fmt.Errorf("%s of %d bytes, the most is %d", field, len(s), maxName)
+	}
+	if !utf8.ValidString(s) {
+		return fmt.Errorf("%s is not UTF-8", field)
 	}
 	for _, r := range s {
 		if r < ' ' || r == 0x7f {

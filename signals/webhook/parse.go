@@ -130,12 +130,15 @@ func cloudEvent(c signalpush.CloudEvent) (event, error) {
 		return event{}, fmt.Errorf("%w: specversion %.20q, want 1.0", errBody, c.SpecVersion)
 	case c.ID == "" || c.Source == "" || c.Type == "":
 		return event{}, fmt.Errorf("%w: a CloudEvent has id, source and type", errBody)
-	case len(c.ID) > maxName || len(c.Source) > maxName:
-		return event{}, fmt.Errorf("%w: id and source have at most %d bytes", errBody, maxName)
 	case c.DataContentType != "" && !isJSON(c.DataContentType):
 		return event{}, fmt.Errorf("datacontenttype %.40q, want %s", c.DataContentType, signalpush.ContentJSON)
 	case len(c.Data) > 0 && len(c.DataBase64) > 0:
 		return event{}, fmt.Errorf("%w: data and data_base64 exclude each other", errBody)
+	}
+	for _, f := range [][2]string{{"id", c.ID}, {"source", c.Source}} {
+		if err := name(f[0], f[1]); err != nil {
+			return event{}, fmt.Errorf("%w: %w", errBody, err)
+		}
 	}
 	data := []byte(c.Data)
 	if len(data) == 0 {
