@@ -32,7 +32,8 @@ type Config struct {
 	Timeout time.Duration
 	// Tries of one question while the provider was well before. Default 3.
 	Tries int
-	// MaxBody is the largest answer in bytes. Default 8 MiB.
+	// MaxBody is the largest answer in bytes. Default 4 MiB: a month of
+	// five-minute points has one and a half.
 	MaxBody int64
 	// UserAgent of the calls. Default "girassol".
 	UserAgent string
@@ -94,7 +95,7 @@ func New(c Config) (*Client, error) {
 		c.Tries = 3
 	}
 	if c.MaxBody <= 0 {
-		c.MaxBody = 8 << 20
+		c.MaxBody = 4 << 20
 	}
 	if c.UserAgent == "" {
 		c.UserAgent = "girassol"

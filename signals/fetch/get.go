@@ -111,7 +111,7 @@ func (c *Client) get(ctx context.Context, r Request, decode func(Answer) (result
 	}
 	c.mu.Lock()
 	now := c.config.Clock.Now()
-	if e := c.entries[k.question]; e != nil && now.Before(e.until) {
+	if e := c.entries[k.question]; e != nil && now.Before(e.until) && !e.ahead(now) {
 		c.mu.Unlock()
 		c.reused.WithLabelValues(r.Provider).Inc()
 		return e.value, nil
@@ -246,6 +246,12 @@ const (
 	mostPollJitter = 15 * time.Second
 	leastLateWait  = 5 * time.Second
 )
+
+// ahead says that an answer is good for longer than it was made to be: the clock
+// was set back since.
+func (e *entry) ahead(now time.Time) bool {
+	return e.period > 0 && e.until.Sub(now) > 2*e.period+mostPollJitter
+}
 
 // goodUntil is when there should be something newer: at the end of the newest
 // point, or, if that is past already, after a part of the period that grows while
