@@ -133,6 +133,31 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Prices have their own floor; a share and a percentile do not jump by it.
+func TestJumpsOfOtherKinds(t *testing.T) {
+	for _, c := range []struct {
+		kind         signals.Kind
+		unit         signals.Unit
+		level, value float64
+		class        Class
+	}{
+		{signals.Price, signals.EurosPerMWh, 80, -400, Held}, {signals.Price, signals.EurosPerMWh, 80, 125, Good},
+		{signals.RenewableShare, signals.Percent, 30, 90, Held}, {signals.RenewableShare, signals.Percent, 30, 45, Good},
+		{signals.Percentile, signals.PercentileOf, 90, 1, Good},
+	} {
+		var s State
+		for n := range 30 * 12 {
+			s, _ = Check(Policy{}, s, Input{Reading: other(c.kind, c.unit, n, c.level+float64(n%5))}, at(n))
+		}
+		r := other(c.kind, c.unit, 360, c.value)
+		r.Source = ""
+		_, v := Check(Policy{}, s, Input{Reading: r}, at(360))
+		if v.Class != c.class || v.Usable() != (c.class == Good) {
+			t.Errorf("%s from %v to %v: %+v", c.kind, c.level, c.value, v)
+		}
+	}
+}
+
 // The trailing distribution of a dirty grid: 24 samples of an hour each.
 func dirtyDay(t *testing.T, p Policy) (State, int) {
 	t.Helper()

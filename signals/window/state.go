@@ -68,6 +68,7 @@ type Point struct {
 	Kind      signals.Kind  `json:"kind"`
 	Unit      signals.Unit  `json:"unit"`
 	Region    string        `json:"region"`
+	Model     string        `json:"model,omitempty"`
 	Value     float64       `json:"value"`
 	PointTime time.Time     `json:"pointTime"`
 	Period    time.Duration `json:"periodNanoseconds"`
@@ -152,7 +153,7 @@ func (s *State) observe(p Policy, r *signals.Reading, verdict *sanity.Verdict, n
 	}
 	if l := s.Last; l != nil {
 		switch {
-		case l.Region != n.Region || l.Kind != n.Kind || l.Unit != n.Unit:
+		case l.Region != n.Region || l.Kind != n.Kind || l.Unit != n.Unit || l.Model != n.Model:
 			// Another signal: nothing seen so far speaks for it.
 			s.Last, s.EnterCount, s.LeaveCount, s.Zeros, s.Trailing = nil, 0, 0, nil, nil
 			s.Forecast = nil
@@ -197,7 +198,7 @@ func unfit(m Mode, r signals.Reading) string {
 // before it.
 func (s *State) count(p Policy, r signals.Reading, verdict *sanity.Verdict) {
 	v := *r.Value
-	l := &Point{Kind: r.Kind, Unit: r.Unit, Region: r.Region, Value: v,
+	l := &Point{Kind: r.Kind, Unit: r.Unit, Region: r.Region, Model: r.Model, Value: v,
 		PointTime: r.PointTime.Round(0).UTC(), Period: r.Period}
 	l.Compared = &v
 	if p.Mode == Percentile && r.Kind != signals.Percentile {
