@@ -74,7 +74,7 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 	case mb == nil:
 		m.forget(siteName)
 		mb = &member{name: name, site: siteName}
-		m.members[name] = mb
+		m.enrol(mb)
 	case epoch <= mb.epoch:
 		return nil, fmt.Errorf("member %s: session %d is fenced by session %d", name, epoch, mb.epoch)
 	case mb.site != siteName:
@@ -259,3 +259,14 @@ func (m *Machine) Resume(now time.Time) []Action {
 
 // Tick lets time pass.
 func (m *Machine) Tick(now time.Time) []Action { return m.settle(now, nil) }
+
+// Hold takes the inputs that follow, all of one instant, together: they return no
+// actions until Release. It is for callers that know several at once.
+func (m *Machine) Hold() { m.held = true }
+
+// Release ends a Hold and returns the actions of all inputs since.
+func (m *Machine) Release(now time.Time) []Action {
+	out := m.deferred
+	m.held, m.deferred = false, nil
+	return m.settle(now, out)
+}

@@ -51,6 +51,7 @@ type site struct {
 	message    string
 	drainBy    time.Time // zero unless it drains
 	late       []string  // members whose work the drain did not wait for
+	members    []*member // by name; those of Machine.members that are its own
 	shown      standing  // as last reported
 	since      time.Time
 }
@@ -61,6 +62,10 @@ type Machine struct {
 	sites   map[string]*site
 	order   []string // site names, sorted
 	members map[string]*member
+	sorted  []*member // all members by name
+
+	held     bool     // inputs are not settled before Release
+	deferred []Action // of held inputs
 
 	state    State
 	ended    Ended
@@ -144,15 +149,30 @@ func (m *Machine) completed() Ended {
 		Message: fmt.Sprintf("all %d rounds are committed", m.cfg.Total)}
 }
 
-func (m *Machine) membersOf(siteName string) []*member {
-	var out []*member
-	for _, mb := range m.members {
-		if mb.site == siteName {
-			out = append(out, mb)
+// membersOf are a site's members by name; the slice is the machine's own.
+func (m *Machine) membersOf(siteName string) []*member { return m.sites[siteName].members }
+
+func byName(a, b *member) int { return cmp.Compare(a.name, b.name) }
+
+// enrol takes up a new member.
+func (m *Machine) enrol(mb *member) {
+	m.members[mb.name] = mb
+	s := m.sites[mb.site]
+	for _, list := range []*[]*member{&s.members, &m.sorted} {
+		at, _ := slices.BinarySearchFunc(*list, mb, byName)
+		*list = slices.Insert(*list, at, mb)
+	}
+}
+
+// strike drops a member.
+func (m *Machine) strike(mb *member) {
+	delete(m.members, mb.name)
+	s := m.sites[mb.site]
+	for _, list := range []*[]*member{&s.members, &m.sorted} {
+		if at, ok := slices.BinarySearchFunc(*list, mb, byName); ok {
+			*list = slices.Delete(*list, at, at+1)
 		}
 	}
-	slices.SortFunc(out, func(a, b *member) int { return cmp.Compare(a.name, b.name) })
-	return out
 }
 
 // maxGone is how many members without a session are remembered of a site.
@@ -169,15 +189,9 @@ func (m *Machine) forget(siteName string) {
 	}
 	if len(gone) >= maxGone {
 		oldest := slices.MinFunc(gone, func(a, b *member) int { return cmp.Compare(a.epoch, b.epoch) })
-		delete(m.members, oldest.name)
+		m.strike(oldest)
 	}
 }
 
-func (m *Machine) sortedMembers() []*member {
-	out := make([]*member, 0, len(m.members))
-	for _, mb := range m.members {
-		out = append(out, mb)
-	}
-	slices.SortFunc(out, func(a, b *member) int { return cmp.Compare(a.name, b.name) })
-	return out
-}
+// sortedMembers are all members by name; the slice is the machine's own.
+func (m *Machine) sortedMembers() []*member { return m.sorted }

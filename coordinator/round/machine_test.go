@@ -126,3 +126,65 @@ func TestLongGoneMembersAreForgottenButNotThoseOfTheRound(t *testing.T) {
 		t.Error("the newest was forgotten")
 	}
 }
+
+func TestInputsOfOneInstantTakenTogetherLeadToTheSame(t *testing.T) {
+	run := func(together bool) []string {
+		now := time.Unix(0, 0)
+		m := New(Config{Sites: []string{"a", "b", "c"}, Train: time.Minute, Collect: time.Minute, Settle: time.Second}, 0, 0, 0, now)
+		var said []string
+		note := func(actions []Action) {
+			for _, a := range actions {
+				if _, phase := a.(SiteChanged); !phase { // told once instead of step by step
+					said = append(said, fmt.Sprintf("%T%+v", a, a))
+				}
+			}
+		}
+		instant := func(inputs func()) {
+			if together {
+				m.Hold()
+			}
+			inputs()
+			if together {
+				note(m.Release(now))
+			}
+		}
+		names := []string{"a", "b", "c"}
+		instant(func() {
+			note(m.SetModel(now))
+			for _, site := range names {
+				_, actions, err := m.SetMembership(now, site, Admit, time.Time{}, v1alpha1.ReasonRequested, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				note(actions)
+			}
+		})
+		instant(func() {
+			for _, site := range names {
+				actions, err := m.Join(now, site+"/n", site, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				note(actions)
+				note(m.Heard(now, site+"/n", 1, Report{State: MemberReady, Step: time.Second}))
+			}
+		})
+		now = now.Add(time.Minute)
+		instant(func() {
+			for _, site := range names {
+				if _, ok := m.Expecting(now, site+"/n", 1); !ok {
+					t.Fatalf("no update of %s is expected", site)
+				}
+				note(m.Accepted(now, site+"/n"))
+			}
+		})
+		return said
+	}
+	one, all := run(false), run(true)
+	if strings.Join(one, "\n") != strings.Join(all, "\n") {
+		t.Errorf("one by one:\n%s\ntogether:\n%s", strings.Join(one, "\n"), strings.Join(all, "\n"))
+	}
+	if len(all) != 4 { // three grants and a commit
+		t.Errorf("%d actions: %v", len(all), all)
+	}
+}

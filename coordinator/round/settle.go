@@ -14,6 +14,10 @@ import (
 // closes the round, starts the next, grants to late comers, and reports sites
 // whose phase or reason changed. Every input ends here.
 func (m *Machine) settle(now time.Time, out []Action) []Action {
+	if m.held {
+		m.deferred = append(m.deferred, out...)
+		return nil
+	}
 	m.expireDrains(now)
 	if m.state == Collecting {
 		out = append(out, m.collect(now)...)
