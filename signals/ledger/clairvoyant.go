@@ -69,8 +69,8 @@ func Clairvoyant(places []Place, start, deadline time.Time, work time.Duration) 
 			at = until
 		}
 	}
-	slices.SortStableFunc(pieces, func(x, y piece) int {
-		return cmp.Or(cmp.Compare(x.gramsAnHour, y.gramsAnHour), x.from.Compare(y.from))
+	slices.SortFunc(pieces, func(x, y piece) int {
+		return cmp.Or(cmp.Compare(x.gramsAnHour, y.gramsAnHour), x.from.Compare(y.from), cmp.Compare(x.place, y.place))
 	})
 	for _, p := range pieces {
 		if b.Done >= work {
