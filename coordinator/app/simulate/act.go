@@ -73,6 +73,7 @@ func (r *run) report(s *site) {
 		return
 	}
 	r.turn(s, idle)
+	r.hold()
 	if _, ok := r.m.Expecting(r.now, s.member, s.round); ok {
 		s.accepted = true
 		r.act(r.m.Accepted(r.now, s.member))
@@ -169,6 +170,7 @@ func (r *run) tell(s *site, admit bool, reason v1alpha1.Reason, message string) 
 		r.q.cancel(ready, s.index)
 		r.turn(s, out)
 	}
+	r.hold()
 	_, actions, err := r.m.SetMembership(r.now, s.Name, want, time.Time{}, reason, message)
 	r.fail(err)
 	r.act(actions)

@@ -82,7 +82,7 @@ func (r *run) candidates() []planner.Site {
 	for i, s := range r.sites {
 		out[i] = planner.Site{
 			Name: s.Name, Open: s.decision.Admit, Running: s.admitted,
-			TokensPerSecond: s.rate, TrainingWatts: s.Power.TrainingWatts, IdleWatts: s.Power.IdleWatts, PUE: s.Power.PUE,
+			TokensPerSecond: s.rate / (1 + r.c.Sync), TrainingWatts: s.Power.TrainingWatts, IdleWatts: s.Power.IdleWatts, PUE: s.Power.PUE,
 			Provisioning: s.Provisioning, Grams: s.grams(r.now), Forecast: s.slots,
 		}
 		if s.Policy.Mode == window.Grams && !s.Policy.Ignore {

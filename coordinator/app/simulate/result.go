@@ -197,7 +197,7 @@ func (r *run) compare(res *Result) error {
 		if err != nil {
 			return err
 		}
-		b, err := ledger.AlwaysOn(region.Name, region.Trace, r.c.Start, d, model.Power.TrainingWatts, model.Power.PUE)
+		b, err := alwaysOn(region, r.c.Start, d, model.Power)
 		if err != nil {
 			return err
 		}
@@ -207,6 +207,32 @@ func (r *run) compare(res *Result) error {
 		}
 	}
 	return r.bound(res)
+}
+
+// alwaysOn is ledger.AlwaysOn, with whole laps of the trace counted once: the
+// work of many sites takes one of them many laps.
+func alwaysOn(region Region, start time.Time, d time.Duration, p ledger.Power) (ledger.Baseline, error) {
+	lap := region.Trace.End().Sub(region.Trace.Start())
+	laps := d / lap
+	b, err := ledger.AlwaysOn(region.Name, region.Trace, start, d-laps*lap, p.TrainingWatts, p.PUE)
+	if err != nil || laps == 0 {
+		return b, err
+	}
+	whole, err := ledger.AlwaysOn(region.Name, region.Trace, start, lap, p.TrainingWatts, p.PUE)
+	if err != nil {
+		return b, err
+	}
+	b.Duration, b.Repeated = d, true
+	b.Joules += float64(laps) * whole.Joules
+	b.CoveredJoules += float64(laps) * whole.CoveredJoules
+	if whole.Grams != nil {
+		grams := float64(laps) * *whole.Grams
+		if b.Grams != nil {
+			grams += *b.Grams
+		}
+		b.Grams = &grams
+	}
+	return b, nil
 }
 
 // bound needs sites of one speed, whose useful hours are alike.

@@ -31,11 +31,13 @@ type run struct {
 	// dirty: the choice is to be made anew; moved: other sites train; touched:
 	// the machine had an input.
 	dirty, moved, touched bool
-	finishing, over       bool
-	committed             float64
-	rounds, voids         uint64
-	ended                 string
-	err                   error
+	// held: the machine's inputs of this instant are not settled yet.
+	held            bool
+	finishing, over bool
+	committed       float64
+	rounds, voids   uint64
+	ended           string
+	err             error
 }
 
 // Run simulates c.
@@ -86,6 +88,7 @@ func newRun(c Config) *run {
 		r.q.set(c.Start.Add(r.step()), plan, nobody)
 	}
 	r.m = round.New(c.Round, 0, 0, 0, c.Start)
+	r.hold()
 	r.act(r.m.SetModel(c.Start))
 	return r
 }
@@ -141,6 +144,11 @@ func (r *run) settle() bool {
 	if r.dirty {
 		r.dirty = false
 		r.choose()
+		return true
+	}
+	if r.held {
+		r.held = false
+		r.act(r.m.Release(r.now))
 		return true
 	}
 	if r.finishing && !r.open {
@@ -220,6 +228,7 @@ func (r *run) handle(e event) {
 	case ready:
 		r.turn(s, idle)
 		s.epoch++
+		r.hold()
 		actions, err := r.m.Join(r.now, s.member, s.Name, s.epoch)
 		r.fail(err)
 		r.act(actions)
@@ -241,6 +250,12 @@ func (r *run) handle(e event) {
 			}
 		}
 	}
+}
+
+// hold lets the round machine take the inputs of this instant together.
+func (r *run) hold() {
+	r.held = true
+	r.m.Hold()
 }
 
 func (r *run) fail(err error) {
