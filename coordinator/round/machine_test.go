@@ -130,7 +130,7 @@ func TestLongGoneMembersAreForgottenButNotThoseOfTheRound(t *testing.T) {
 func TestInputsOfOneInstantTakenTogetherLeadToTheSame(t *testing.T) {
 	run := func(together bool) []string {
 		now := time.Unix(0, 0)
-		m := New(Config{Sites: []string{"a", "b", "c"}, Train: time.Minute, Collect: time.Minute, Settle: time.Second}, 0, 0, 0, now)
+		m := New(Config{Sites: []string{"a", "b", "c"}, Train: time.Minute, Collect: time.Minute, Join: time.Minute, Settle: time.Second}, 0, 0, 0, now)
 		var said []string
 		note := func(actions []Action) {
 			for _, a := range actions {
