@@ -32,6 +32,8 @@ import (
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
 	"girassol.dev/signals/director"
+	"girassol.dev/signals/fetch"
+	"girassol.dev/signals/ledger"
 )
 
 // Options of a coordinator process.
@@ -40,6 +42,8 @@ type Options struct {
 	DataDir       string
 	Listen        string
 	MetricsListen string
+	// SignalsListen is where pushed signals are taken, with spec.energy.webhook.
+	SignalsListen string
 	RedisURL      string
 	Link          wire.Options
 	Heartbeat     time.Duration
@@ -88,6 +92,8 @@ type process struct {
 	director *director.Director
 	events   *broadcast.Publisher // nil without Redis
 	redis    io.Closer
+	fetch    *fetch.Client
+	pushed   *pushed // nil without spec.energy.webhook
 	grpc     *grpc.Server
 	listener net.Listener
 	metrics  net.Listener // nil without
@@ -102,6 +108,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 		if p.listener != nil {
 			_ = p.listener.Close()
 		}
+		p.stopSignals()
 		_ = p.stopEvents() // nothing of importance waits there
 	}()
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -114,9 +121,19 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	if err != nil {
 		return nil, err
 	}
-	grids, power, err := d.grids()
+	if p.fetch, err = fetch.New(fetch.Config{Clock: clock, Log: o.Log, Registerer: p.registry}); err != nil {
+		return nil, err
+	}
+	if p.pushed, err = newPushed(context.Background(), d, clock, o, p.registry); err != nil {
+		return nil, err
+	}
+	sites, err := d.signals(newProviders(p.fetch, clock, p.pushed))
 	if err != nil {
 		return nil, err
+	}
+	grids, power := map[string]ledger.Grid{}, map[string]ledger.Power{}
+	for name, s := range sites {
+		grids[name], power[name] = s.grid, s.power
 	}
 	if p.books, err = newAccountant(o.DataDir, clock, grids, power, old, o.Log); err != nil {
 		return nil, err
@@ -139,7 +156,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 		return nil, err
 	}
 	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total))
-	if p.director, err = d.director(clock, o, p.registry, p.engine); err != nil {
+	if p.director, err = d.director(sites, clock, o, p.registry, p.engine); err != nil {
 		return nil, err
 	}
 	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
@@ -210,13 +227,14 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- p.engine.Run(engineCtx) }()
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	background.Go(func() {
 		if err := p.grpc.Serve(p.listener); err != nil {
 			failed <- fmt.Errorf("gRPC server: %w", err)
 		}
 	})
 	metrics := p.serveMetrics(&background, failed)
+	push := p.servePushed(&background, failed)
 	sideCtx, stopSide := context.WithCancel(serving)
 	defer stopSide()
 	background.Go(func() { p.books.run(sideCtx, p.engine.Activities) })
@@ -240,7 +258,7 @@ func (p *process) serve(ctx context.Context) error {
 	stopSide()
 	stopEngine()
 	err = errors.Join(err, <-engineDone)
-	p.stopServers(metrics)
+	p.stopServers(metrics, push)
 	ended := make(chan struct{})
 	go func() { background.Wait(); close(ended) }()
 	select {
@@ -248,7 +266,32 @@ func (p *process) serve(ctx context.Context) error {
 	case <-time.After(stopTimeout):
 		p.log.Warn("connections that never finished their handshake are left behind")
 	}
+	p.stopSignals()
 	return errors.Join(err, p.stopEvents())
+}
+
+func (p *process) stopSignals() {
+	if p.pushed != nil {
+		p.pushed.close()
+	}
+	if p.fetch != nil {
+		p.fetch.Close()
+	}
+}
+
+// servePushed takes pushed signals.
+func (p *process) servePushed(wg *sync.WaitGroup, failed chan<- error) *http.Server {
+	if p.pushed == nil {
+		return nil
+	}
+	s := p.pushed.server()
+	p.log.Info("pushed signals are taken", "url", "http://"+p.pushed.listener.Addr().String()+"/v1/signals")
+	wg.Go(func() {
+		if err := s.Serve(p.pushed.listener); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("server of pushed signals: %w", err)
+		}
+	})
+	return s
 }
 
 func (p *process) serveMetrics(wg *sync.WaitGroup, failed chan<- error) *http.Server {
@@ -282,7 +325,7 @@ func (p *process) ready(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%s: %s: %s\n", st.GetPhase(), st.GetReason(), st.GetMessage())
 }
 
-func (p *process) stopServers(metrics *http.Server) {
+func (p *process) stopServers(others ...*http.Server) {
 	done := make(chan struct{})
 	go func() { p.grpc.GracefulStop(); close(done) }()
 	select {
@@ -291,12 +334,15 @@ func (p *process) stopServers(metrics *http.Server) {
 		p.log.Warn("streams did not end in time")
 		go p.grpc.Stop() // may itself wait for a handshake
 	}
-	if metrics != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		if err := metrics.Shutdown(ctx); err != nil {
-			p.log.Warn("metrics server did not end in time", "error", errors.Join(err, metrics.Close()))
+	for _, s := range others {
+		if s == nil {
+			continue
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		if err := s.Shutdown(ctx); err != nil {
+			p.log.Warn("an HTTP server did not end in time", "error", errors.Join(err, s.Close()))
+		}
+		cancel()
 	}
 }
 

@@ -37,6 +37,14 @@ type providers struct {
 	accounts map[v1alpha1.CredentialsSpec]*watttime.Account
 }
 
+func newProviders(client *fetch.Client, clock signals.Clock, p *pushed) *providers {
+	out := &providers{client: client, clock: clock, accounts: map[v1alpha1.CredentialsSpec]*watttime.Account{}}
+	if p != nil {
+		out.webhook = p.handler
+	}
+	return out
+}
+
 // source makes the source that a grid names.
 func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, error) {
 	switch g.Provider {

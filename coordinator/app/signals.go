@@ -20,33 +20,70 @@ import (
 	"girassol.dev/signals/window"
 )
 
-// grids reads what the ledger needs of every site.
-func (d *declaration) grids() (map[string]ledger.Grid, map[string]ledger.Power, error) {
-	grids, powers := map[string]ledger.Grid{}, map[string]ledger.Power{}
+// siteSignal is what is known of a site's electricity.
+type siteSignal struct {
+	source director.Source // nil without a signal
+	second director.Source // nil without spec.grid.check
+	grid   ledger.Grid
+	power  ledger.Power
+}
+
+// signals makes every site's sources, and what the ledger needs.
+func (d *declaration) signals(p *providers) (map[string]*siteSignal, error) {
+	out := map[string]*siteSignal{}
 	for _, s := range d.sites {
-		power, err := ledger.PowerFromSpec(s.Spec.Power)
+		sig, err := p.siteSignal(s)
 		if err != nil {
-			return nil, nil, fmt.Errorf("site %s: %w", s.Name, err)
+			return nil, fmt.Errorf("site %s: %w", s.Name, err)
 		}
-		powers[s.Name] = power
-		var g ledger.Grid
-		if s.Spec.Grid.Provider == v1alpha1.GridReplay {
-			marginal, err := column(s.Spec.Grid.TracePath, s.Spec.Grid.Region, signals.Marginal)
-			if err != nil {
-				return nil, nil, fmt.Errorf("site %s: spec.grid.tracePath: %w", s.Name, err)
-			}
-			g.Marginal = marginal
-			if path := s.Spec.Grid.AverageTracePath; path != "" {
-				average, err := column(path, s.Spec.Grid.Region, signals.Average)
-				if err != nil {
-					return nil, nil, fmt.Errorf("site %s: spec.grid.averageTracePath: %w", s.Name, err)
-				}
-				g.Average = average
-			}
-		}
-		grids[s.Name] = g
+		out[s.Name] = sig
 	}
-	return grids, powers, nil
+	return out, nil
+}
+
+func (p *providers) siteSignal(s v1alpha1.Site) (_ *siteSignal, err error) {
+	sig := &siteSignal{}
+	if sig.power, err = ledger.PowerFromSpec(s.Spec.Power); err != nil {
+		return nil, err
+	}
+	g := s.Spec.Grid
+	if g.Provider == "" {
+		return sig, nil
+	}
+	source, err := p.source(s.Name, g)
+	if err != nil {
+		return nil, err
+	}
+	if g.Check != nil {
+		if sig.second, err = p.source(s.Name, *g.Check); err != nil {
+			return nil, fmt.Errorf("spec.grid.check: %w", err)
+		}
+	}
+	if g.Provider == v1alpha1.GridReplay {
+		// A trace knows the past and the future of its own ledger.
+		sig.source = source
+		if sig.grid.Marginal, err = column(g.TracePath, g.Region, signals.Marginal); err != nil {
+			return nil, fmt.Errorf("spec.grid.tracePath: %w", err)
+		}
+		if g.AverageTracePath != "" {
+			if sig.grid.Average, err = column(g.AverageTracePath, g.Region, signals.Average); err != nil {
+				return nil, fmt.Errorf("spec.grid.averageTracePath: %w", err)
+			}
+		}
+		return sig, nil
+	}
+	h := &heard{Source: source}
+	sig.source = h
+	if f, ok := source.(forecaster); ok {
+		sig.source = forecasting{h, f}
+	}
+	switch kindOf(g) {
+	case v1alpha1.KindMarginal:
+		sig.grid.Marginal = h
+	case v1alpha1.KindAverage:
+		sig.grid.Average = h
+	}
+	return sig, nil
 }
 
 func column(path, region string, kind signals.Kind) (*replay.Series, error) {
@@ -59,7 +96,7 @@ func column(path, region string, kind signals.Kind) (*replay.Series, error) {
 
 // director makes the energy decisions of all sites that have a signal; the
 // others are admitted by policy.
-func (d *declaration) director(clock signals.Clock, o Options, registry prometheus.Registerer, e *engine.Engine) (*director.Director, error) {
+func (d *declaration) director(sites map[string]*siteSignal, clock signals.Clock, o Options, registry prometheus.Registerer, e *engine.Engine) (*director.Director, error) {
 	files, err := store.OpenFiles(filepath.Join(o.DataDir, "windows"))
 	if err != nil {
 		return nil, err
@@ -77,11 +114,7 @@ func (d *declaration) director(clock signals.Clock, o Options, registry promethe
 		if err != nil {
 			return nil, fmt.Errorf("site %s: %w", s.Name, err)
 		}
-		series, err := column(s.Spec.Grid.TracePath, s.Spec.Grid.Region, signals.Marginal)
-		if err != nil {
-			return nil, fmt.Errorf("site %s: spec.grid.tracePath: %w", s.Name, err)
-		}
-		c.Sites = append(c.Sites, director.Site{Name: s.Name, Policy: p, Source: replay.NewSource(series, clock, filepath.Base(s.Spec.Grid.TracePath))})
+		c.Sites = append(c.Sites, director.Site{Name: s.Name, Policy: p, Source: sites[s.Name].source})
 	}
 	return director.New(c)
 }
