@@ -13,7 +13,13 @@ import (
 
 // What the pieces reach together on the field study's twin. The study had
 // 1.379 kg in 14.6 h. Sync is the share of time that synchronisation takes while
-// two or more sites train.
+// two or more sites train. Forecasts are right.
+//
+// 1.0 kg within 13.6 h is not reached by the plain reactive policies: the twin
+// gives 1.013 to 1.037 kg in 13.53 h (seeds 100 to 119). The second row reaches
+// it with thresholds that were picked on this very trace out of some sixty pairs;
+// of those twenty other seeds one does with the same thresholds. It is kept as a
+// figure, not as evidence.
 func TestEmissionsOfTheWholeChainOnTheTwin(t *testing.T) {
 	twin := synthetic.Twin(1)
 	regions := names(twin.Sites)
@@ -28,7 +34,7 @@ func TestEmissionsOfTheWholeChainOnTheTwin(t *testing.T) {
 	}{
 		{name: "reactive, 2 % overhead", hours: 13.533, kg: 1.019, starts: 5, mostHours: 13.6, mostKg: 1.02,
 			study: study{window: steady(t, 100, 1, 1, 100, 0, 0), sync: 0.02}},
-		{name: "reactive, enters below 78, 1 % overhead", hours: 13.569, kg: 0.9985, starts: 5, mostHours: 13.6, mostKg: 1,
+		{name: "reactive, thresholds picked on this trace, 1 % overhead", hours: 13.569, kg: 0.9985, starts: 5, mostHours: 13.6, mostKg: 1,
 			study: study{window: steady(t, 78, 1, 1, 96, 0, 0), sync: 0.01}},
 		{name: "look-ahead, 2 % overhead", hours: 13.600, kg: 1.003, starts: 4, mostHours: 13.6, mostKg: 1.02,
 			study: study{window: look(steady(t, 100, 1, 1, 100, 0, 0)), forecast: true, sync: 0.02}},
@@ -60,14 +66,15 @@ func TestEmissionsOfTheWholeChainOnTheTwin(t *testing.T) {
 	}
 }
 
-// With a forecast and a deadline the study's time is enough for half its
-// emissions, whatever the seed.
-func TestAPlanHalvesEmissionsForOtherSeeds(t *testing.T) {
-	for seed := range uint64(3) {
+// With a right forecast and a deadline the study's time is enough for about half
+// its emissions. The margin was picked on seeds 0 to 3; these are others. The end
+// is within four minutes of the deadline, which knows nothing of the overhead.
+func TestAPlanHalvesTheStudysEmissionsForOtherSeeds(t *testing.T) {
+	for seed := uint64(100); seed < 104; seed++ {
 		twin := synthetic.Twin(seed)
 		r := study{window: look(steady(t, 100, 1, 1, 100, 0, 0)), forecast: true, sync: 0.02, hours: usefulHours,
 			plan: deadline(twin.Marginal.Start().Add(876 * time.Minute))}.run(t, twin.Marginal, names(twin.Sites))
-		if r.kg > 0.75 || r.hours > 14.65 {
+		if r.kg > 0.75 || r.hours > 14.67 {
 			t.Errorf("seed %d: %.3f kg in %.3f h", seed, r.kg, r.hours)
 		}
 	}
@@ -138,7 +145,7 @@ func TestAStartForEachWindowOfAWeek(t *testing.T) {
 		if forecast {
 			p = look(steady(t, 100, 1, 3, 150, 1800, 900))
 		}
-		r := study{window: p, forecast: forecast}.run(t, tr, tr.Regions())
+		r := study{window: p, forecast: forecast, step: time.Minute}.run(t, tr, tr.Regions())
 		t.Logf("forecast %v: starts %v, use %v, inside %v", forecast, r.starts, r.windowUse, r.inside)
 		for region, windows := range map[string]int{"day": 7, "long": 3, "dirty": 0} {
 			if r.starts[region] != windows || windows > 0 && (r.windowUse[region] < 0.96 || r.inside[region] < 0.95) {
@@ -163,8 +170,8 @@ func TestAStartForEachWindowOfTheSharedWeek(t *testing.T) {
 		name  string
 		study study
 	}{
-		{"reactive", study{window: steady(t, 100, 2, 3, 150, 1800, 900)}},
-		{"look-ahead", study{window: look(steady(t, 100, 1, 3, 150, 1800, 900)), forecast: true}},
+		{"reactive", study{window: steady(t, 100, 2, 3, 150, 1800, 900), step: time.Minute}},
+		{"look-ahead", study{window: look(steady(t, 100, 1, 3, 150, 1800, 900)), forecast: true, step: time.Minute}},
 	} {
 		r := c.study.run(t, tr, tr.Regions())
 		t.Logf("%s: starts %v, use %v, inside %v, %.2f kg", c.name, r.starts, r.windowUse, r.inside, r.kg)

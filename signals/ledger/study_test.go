@@ -25,6 +25,8 @@ type study struct {
 	sync float64
 	// hours of useful work; the trace's length if 0.
 	hours float64
+	// step of the replay; 10 s if 0.
+	step time.Duration
 }
 
 type result struct {
@@ -37,9 +39,13 @@ type result struct {
 
 const tokensPerSecond = 1000
 
-// run replays at steps of 10 s; signals are judged once for each point.
+// run replays in steps; signals are judged once for each point.
 func (st study) run(t *testing.T, marginal *replay.Trace, regions []string) result {
 	t.Helper()
+	step := step
+	if st.step > 0 {
+		step = st.step
+	}
 	type site struct {
 		name    string
 		series  *replay.Series
@@ -90,7 +96,7 @@ func (st study) run(t *testing.T, marginal *replay.Trace, regions []string) resu
 				}
 				s.judged, s.verdict = sanity.Check(sanity.Policy{}, s.judged, sanity.Input{Reading: &s.reading, Peers: peers}, now)
 				if st.forecast {
-					in.Forecast = outlook(s.series, now, 288)
+					in.Forecast = outlook(s.series, now, 48)
 				}
 			}
 			in.Verdict = &s.verdict

@@ -64,7 +64,9 @@ type Tolerance struct {
 	Relative float64 `json:"relative,omitempty"`
 }
 
-// Defaults of a Policy.
+// Defaults of a Policy. Five deviations were chosen to hold back the one false
+// clean hour in the real traces at hand, which is 5.9 away; they hold back none
+// of the other 1900 hourly points there.
 const (
 	DefaultJumpMADs   = 5
 	DefaultMinHistory = 24

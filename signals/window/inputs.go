@@ -18,8 +18,9 @@ type Inputs struct {
 	// a Suspect one counts for nothing, opens nothing and lets the signal go
 	// stale. Without a verdict the window knows of lone zeros only.
 	Verdict *sanity.Verdict
-	// Forecast is the newest issue; an older one than known is ignored. It never
-	// opens a window, and stale or missing it changes nothing.
+	// Forecast is the newest issue, nil if there is none newer: the state keeps the
+	// last. An older one than known is ignored. It never opens a window, and stale
+	// or missing it changes nothing.
 	Forecast *signals.Forecast
 	// ForecastVerdict keeps a forecast out that is not Good.
 	ForecastVerdict *sanity.Verdict
