@@ -4,6 +4,28 @@
 // (structured, binary or a batch). The unit is mandatory. A value is a number,
 // null (the source says that there is none) or left out (the source says
 // nothing); neither of the latter is a zero. Times are RFC 3339 with an offset.
+//
+//	POST /v1/signals
+//	Content-Type: application/json
+//	webhook-id: msg_2KWPBgLlAfxdpx2AI54pPJ85f4W
+//	webhook-timestamp: 1772366400
+//	webhook-signature: v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=
+//
+//	{
+//	  "type": "energy.signal.observed",
+//	  "timestamp": "2026-03-01T12:00:00Z",
+//	  "data": {
+//	    "site": "lisboa", "kind": "marginal", "unit": "gCO2/kWh",
+//	    "points": [{"start": "2026-03-01T12:00:00Z", "duration_s": 300, "value": 87}],
+//	    "generated_at": "2026-03-01T12:00:10Z"
+//	  }
+//	}
+//
+// Answers: 202 stored, 200 duplicate, superseded or expired (ignored), 400 headers
+// or body that cannot be read, 401 signature or timestamp, 403 a site or region
+// that the source may not speak for, 408 a body that came too slowly, 409 an id
+// used for something else, 413, 415, 422 a message that cannot be right, 429 and
+// 503 with Retry-After. A sender repeats 408, 429 and 5xx with the same id.
 package signalpush
 
 import (

@@ -314,7 +314,7 @@ func (f *PushedFiles) Load(context.Context) ([]webhook.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: pushed messages: %w", err)
 	}
-	var out []webhook.Entry
+	out := []webhook.Entry{} // not nil: it could be looked
 	var damage []error
 	for _, path := range files {
 		e, err := readEntry(path)

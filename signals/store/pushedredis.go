@@ -121,7 +121,7 @@ func (r *PushedRedis) Load(ctx context.Context) ([]webhook.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: pushed messages in Redis: %w", err)
 	}
-	var out []webhook.Entry
+	out := []webhook.Entry{} // not nil: it could be looked
 	var damage []error
 	for name, value := range all {
 		var e entry

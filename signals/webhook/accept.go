@@ -66,6 +66,9 @@ func identity(s *sender, m Message) (Delivery, bool) {
 func (h *Handler) accept(ctx context.Context, s *sender, d Delivery, now time.Time, read func() ([]Message, error)) ([]signalpush.Result, error) {
 	s.accepting.Lock()
 	defer s.accepting.Unlock()
+	if err := h.ready(ctx); err != nil {
+		return nil, unavailable(s, err)
+	}
 	seen, err := h.seen(ctx, s, d, now)
 	if err != nil {
 		return nil, err
@@ -103,6 +106,9 @@ func (h *Handler) Push(ctx context.Context, source string, messages []Message) (
 	}
 	s.accepting.Lock()
 	defer s.accepting.Unlock()
+	if err := h.ready(ctx); err != nil {
+		return nil, fmt.Errorf("webhook: source %s: %w", source, unavailable(s, err))
+	}
 	results, err := h.take(ctx, s, messages, nil, h.config.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("webhook: source %s: %w", source, err)

@@ -258,7 +258,8 @@ type Store interface {
 	// without the deliveries, never the other way.
 	Commit(context.Context, Commit) error
 	// Load gives all entries. It may return what it could read together with an
-	// error that names what it could not.
+	// error that names what it could not; nil with an error says that it could not
+	// look.
 	Load(context.Context) ([]Entry, error)
 }
 

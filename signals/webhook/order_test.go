@@ -225,11 +225,21 @@ func TestWhatCannotBeStoredIsNotTaken(t *testing.T) {
 	r.shows(first)
 }
 
-func TestAStoreThatCannotBeReadDoesNotKeepTheReceiverFromStarting(t *testing.T) {
-	f := &failing{load: errors.New("damaged")}
-	r := newRig(t, func(c *webhook.Config) { f.Store = c.Store; c.Store = f })
-	r.want(202, signalpush.Stored, observed("1", 0))
-	r.shows(first)
+func TestAStoreThatDoesNotAnswerHoldsUpMessagesAndNotTheStart(t *testing.T) {
+	r := newRig(t, nil)
+	r.want(202, signalpush.Stored, observed("2", 0))
+	r.sink.take()
+	f := &failing{load: errors.New("connection refused")}
+	r.change = func(c *webhook.Config) { f.Store = c.Store; c.Store = f }
+	r.start()
+	r.shows()
+	r.want(503, signalpush.Refused, observed("1", -time.Second))
+	if _, err := r.h.Push(t.Context(), "meter", nil); err == nil {
+		t.Error("pushed before anything was known")
+	}
+	f.load = nil
+	r.want(200, signalpush.Superseded, observed("1", -time.Second))
+	r.shows(second)
 }
 
 func TestWithoutAStoreADeliveryStillCountsOnce(t *testing.T) {

@@ -9,12 +9,10 @@ import (
 
 	"girassol.dev/api/signalpush"
 	"girassol.dev/signals"
-	"girassol.dev/signals/director"
 	"girassol.dev/signals/webhook"
 )
 
 var (
-	_ director.Source    = (*webhook.Source)(nil)
 	_ signals.Source     = (*webhook.Source)(nil)
 	_ signals.Forecaster = (*webhook.Source)(nil)
 )

@@ -97,6 +97,9 @@ type Handler struct {
 	slots   chan struct{}
 	metrics *metrics
 
+	restoring sync.Mutex
+	restored  bool
+
 	mu      sync.Mutex
 	streams map[string]map[string]held // by source and stream
 }
@@ -120,7 +123,8 @@ type held struct {
 }
 
 // New checks the configuration, reads the secrets and gives the sink what the
-// store has kept.
+// store has kept. If the store does not answer, that comes with the first request
+// after it does.
 func New(ctx context.Context, c Config) (*Handler, error) {
 	c.defaults()
 	h := &Handler{config: c, senders: map[string]*sender{}, slots: make(chan struct{}, c.InFlight), streams: map[string]map[string]held{}}
@@ -136,8 +140,11 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 		return nil, err
 	}
 	h.metrics = newMetrics(c.Federation, h.order)
-	if err := h.restore(ctx); err != nil {
-		return nil, err
+	loading, cancel := context.WithTimeout(ctx, c.StoreTimeout)
+	defer cancel()
+	if err := h.ready(loading); err != nil {
+		// Training must not wait for a store; messages do.
+		c.Log.Error("what was pushed before cannot be read, nothing is taken until it can", "federation", c.Federation, "error", err)
 	}
 	if c.Registerer != nil {
 		if err := h.metrics.register(c.Registerer); err != nil {
@@ -242,16 +249,29 @@ func sourceName(s string) bool {
 	return true
 }
 
-// restore takes over what the store has kept. What cannot be read is left out:
-// the senders will send it again.
+// ready says whether what the store has kept is known; if not, it tries again.
+// Before, nothing can be put in order.
+func (h *Handler) ready(ctx context.Context) error {
+	h.restoring.Lock()
+	defer h.restoring.Unlock()
+	if h.restored {
+		return nil
+	}
+	if err := h.restore(ctx); err != nil {
+		return err
+	}
+	h.restored = true
+	return nil
+}
+
+// restore takes over what the store has kept. A message that cannot be read is
+// left out: its sender will send it again.
 func (h *Handler) restore(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, h.config.StoreTimeout)
-	defer cancel()
 	entries, err := h.config.Store.Load(ctx)
+	if err != nil && entries == nil {
+		return err
+	}
 	if err != nil {
-		if len(entries) == 0 && ctx.Err() != nil {
-			return fmt.Errorf("webhook: read what was pushed before: %w", err)
-		}
 		h.config.Log.Error("what was pushed before could not all be read", "federation", h.config.Federation, "error", err)
 	}
 	sort.SliceStable(entries, func(i, j int) bool { return entries[i].GeneratedAt.Before(entries[j].GeneratedAt) })
