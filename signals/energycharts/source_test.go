@@ -260,7 +260,8 @@ func TestBrokenServersAreSurvived(t *testing.T) {
 		}
 		_, err = s.Forecast(ctx)
 		return err
-	}, "refusal that repeats the question")
+	}, "refusal that repeats the question", "refusal that repeats the question far behind",
+		"refusal that repeats the question escaped")
 }
 
 func FuzzDecode(f *testing.F) {

@@ -130,13 +130,14 @@ func excerpt(b []byte) string {
 	return out.String()
 }
 
-// scrub takes secrets out of a text, as they are and as they look in a URL.
+// scrub takes secrets out of a text, as they are and as they look in a URL and in
+// JSON.
 func scrub(text string, secrets []string) string {
 	for _, s := range secrets {
 		if len(s) < 3 {
 			continue // it would tear words apart, and tells as little
 		}
-		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s)} {
+		for _, form := range []string{s, url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(s, "/", `\/`)} {
 			text = strings.ReplaceAll(text, form, redacted)
 		}
 	}

@@ -137,8 +137,8 @@ func (s *Source) Forecast(ctx context.Context) (signals.Forecast, error) {
 
 func (s *Source) forecast(ctx context.Context, now time.Time) (signals.Forecast, error) {
 	slot := now.UTC().Truncate(halfHour)
-	// At the minute of a boundary the API would begin with the slot before.
-	path, endpoint := "/intensity/"+slot.Add(time.Minute).Format(minutes)+"/fw48h", "intensity/from/fw48h"
+	// The API begins with the slot before, which is left out below.
+	path, endpoint := "/intensity/"+slot.Format(minutes)+"/fw48h", "intensity/from/fw48h"
 	if s.suffix != "" {
 		path, endpoint = "/regional"+path+s.suffix, "regional/intensity/from/fw48h"
 	}

@@ -43,10 +43,10 @@ func TestOneLoginServesAllSitesUntilTwentyFiveMinutes(t *testing.T) {
 	if s.logins != 1 {
 		t.Errorf("%d logins before the token's time", s.logins)
 	}
-	s.clock.Advance(10 * time.Minute)
+	s.clock.Advance(6 * time.Minute)
 	all()
-	if s.logins != 2 {
-		t.Errorf("%d logins after it", s.logins)
+	if s.logins != 2 || s.refused != 0 {
+		t.Errorf("%d logins after it, %d calls with a dead token", s.logins, s.refused)
 	}
 	fetchtest.Hidden(t, log.String())
 }
@@ -173,7 +173,20 @@ func TestARegionOutsideThePlanIsNamedAndLeavesTheOthersAlone(t *testing.T) {
 	if log.Count("failed") != 1 {
 		t.Errorf("%s", log)
 	}
-	// The refusal is this endpoint's only.
+	// The refusal is this signal's and this endpoint's only.
+	s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("signal_type") == "co2_moer" {
+			return false
+		}
+		fetchtest.JSON(w, 200, `{"data":[{"point_time":"2026-03-01T12:00:00Z","value":1}],"meta":{"units":"lbs_co2_per_mwh"}}`)
+		return true
+	}
+	if _, err := s.source(t, c, watttime.Config{Account: account, Region: "PJM_NJ", Settled: true}).Latest(t.Context()); err == nil {
+		t.Error("the history of the marginal intensity is covered")
+	}
+	if _, err := s.source(t, c, watttime.Config{Account: account, Region: "PJM_NJ", Signal: watttime.Average}).Latest(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if _, err := s.source(t, c, watttime.Config{Account: account, Region: "PJM_NJ", Signal: watttime.Index}).Latest(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -31,6 +31,7 @@ type standIn struct {
 
 	mu       sync.Mutex
 	logins   int
+	refused  int                  // calls with a token that is none
 	tokens   map[string]time.Time // valid until
 	calls    map[string]int       // by endpoint
 	queries  []url.Values         // of data calls
@@ -69,6 +70,7 @@ func (s *standIn) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	until, known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	if !known || !now.Before(until) {
+		s.refused++
 		w.WriteHeader(401)
 		fmt.Fprint(w, "Jwt is missing")
 		return

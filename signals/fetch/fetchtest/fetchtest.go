@@ -149,6 +149,17 @@ func json(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { JSON(w, status, body) }
 }
 
+// credential of a call, without its scheme.
+func credential(r *http.Request) string {
+	if token := r.Header.Get("auth-token"); token != "" {
+		return token
+	}
+	if _, password, ok := r.BasicAuth(); ok {
+		return password
+	}
+	return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+}
+
 // Brokens are the ways that all providers have in common.
 func Brokens() []Broken {
 	echo := func(w http.ResponseWriter, r *http.Request) {
@@ -192,6 +203,17 @@ func Brokens() []Broken {
 			http.Redirect(w, r, "http://elsewhere.invalid/?token="+Secret, http.StatusFound)
 		}, v1alpha1.ReasonSignalBadAnswer, false},
 		{"refusal that repeats the question", echo, v1alpha1.ReasonSignalRefused, true},
+		{"refusal that repeats the question far behind", func(w http.ResponseWriter, r *http.Request) {
+			// What is shown of it ends within the credential, wherever that lies.
+			JSON(w, http.StatusBadRequest, `{"error":"`+strings.Repeat("x", 175)+` `+credential(r)+`"}`)
+		}, v1alpha1.ReasonSignalRefused, true},
+		{"refusal that repeats the question escaped", func(w http.ResponseWriter, r *http.Request) {
+			var escaped strings.Builder
+			for _, c := range []byte(credential(r)) {
+				fmt.Fprintf(&escaped, `\u%04x`, c)
+			}
+			JSON(w, http.StatusBadRequest, `{"error":"`+escaped.String()+`"}`)
+		}, v1alpha1.ReasonSignalRefused, true},
 	}
 }
 
@@ -199,6 +221,7 @@ func Brokens() []Broken {
 // with Secret as its credentials, and one call. Exempt names ways that mean
 // something else to the provider.
 func Survives(t *testing.T, at time.Time, ask func(ctx context.Context, c *fetch.Client, base string) error, exempt ...string) {
+	t.Helper()
 	for _, b := range Brokens() {
 		if slices.Contains(exempt, b.Name) {
 			continue
