@@ -16,9 +16,12 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"girassol.dev/signals/webhook"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var then = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 

@@ -68,14 +68,14 @@ for i = 1, deliveries do
   at = at + 1
   redis.call('SET', KEYS[i + 1], ARGV[at], 'PX', ttl)
 end
+
 for i = 1, entries do
   local field, order, content = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   at = at + 3
   local old = redis.call('HGET', KEYS[1], field)
-  if not old or string.sub(old, 1, #order) <= order then
-    redis.call('HSET', KEYS[1], field, order .. content)
-  end
+  local _ = (not old or string.sub(old, 1, #order) <= order) and redis.call('HSET', KEYS[1], field, order .. content)
 end
+
 for i = at + 1, #ARGV do
   redis.call('HDEL', KEYS[1], ARGV[i])
 end

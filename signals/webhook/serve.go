@@ -174,8 +174,13 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request) (*sender, []si
 		return nil, nil, refuse(http.StatusBadRequest, reasonHeaders, err.Error())
 	}
 	// A sender that trickles must not hold a slot; not every writer has deadlines.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.config.BodyTimeout))
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(h.config.BodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, signalpush.MaxBody))
+	if err == nil {
+		// Past it, the server would take the sender for gone while we still store.
+		_ = connection.SetReadDeadline(time.Time{})
+	}
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		var large *http.MaxBytesError

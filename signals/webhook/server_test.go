@@ -88,7 +88,7 @@ func TestWhatIsPostedAsTheCommandDoesIsTaken(t *testing.T) {
 			t.Errorf("%d %s %v, want %d", got.Status, got.Body, err, want)
 		}
 	}
-	post.Body = append(b, ' ')
+	post.Body = []byte(string(b) + " ")
 	if got, err := post.Do(t.Context()); err != nil || got.Status != 409 {
 		t.Errorf("%d %s %v", got.Status, got.Body, err)
 	}

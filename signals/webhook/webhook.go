@@ -236,7 +236,7 @@ func (h *Handler) distinct() error {
 
 // sourceName accepts names that are safe as a file's, in a header and as a label.
 func sourceName(s string) bool {
-	if s == "" || len(s) > 63 || strings.Contains("-_.", s[:1]) {
+	if s == "" || len(s) > 63 || strings.ContainsAny(s[:1], "-_.") {
 		return false
 	}
 	for _, r := range s {
