@@ -104,6 +104,10 @@ func (r *run) commit(c round.Commit) {
 	}
 	r.rounds++
 	r.open = false
+	if r.complete() && !r.finishing {
+		r.finishing = true
+		r.act(r.m.Pause(r.now))
+	}
 	r.act(r.m.Committed(r.now))
 }
 

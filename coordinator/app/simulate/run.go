@@ -120,13 +120,15 @@ func (r *run) loop() {
 		e, ok := r.q.next()
 		if ok && e.at == r.now.UnixNano() {
 			r.q.drop()
-			r.handle(e)
+			if r.now.Before(r.c.End) || e.kind >= trained { // the end brings in what is done
+				r.handle(e)
+			}
 			continue
 		}
 		if r.settle() {
 			continue
 		}
-		if !ok || e.at >= r.c.End.UnixNano() {
+		if !ok || e.at > r.c.End.UnixNano() {
 			r.now = r.c.End
 			break
 		}
@@ -152,7 +154,7 @@ func (r *run) settle() bool {
 		return true
 	}
 	if r.finishing && !r.open {
-		if r.committed >= r.c.Work.Amount*(1-1e-9) {
+		if r.complete() {
 			r.over, r.ended = true, "the work is done"
 			return true
 		}
@@ -176,6 +178,11 @@ func (r *run) settle() bool {
 		return true
 	}
 	return false
+}
+
+// complete says that the work asked for is committed.
+func (r *run) complete() bool {
+	return r.c.Work.Amount > 0 && r.committed >= r.c.Work.Amount*(1-1e-9)
 }
 
 // estimate tells when the work will be done if nothing changes.

@@ -70,7 +70,7 @@ func place(name string, s *replay.Series) Site {
 
 func config(sites ...Site) Config {
 	c := Config{Federation: "test", Sites: sites, Start: origin,
-		Round: round.Config{MinSites: 1, Train: 10 * time.Minute, Collect: time.Minute, Join: 5 * time.Minute, Settle: 5 * time.Second, Grace: time.Minute}}
+		Round: round.Config{MinSites: 1, Train: 10 * time.Minute, Collect: 2 * time.Minute, Join: 5 * time.Minute, Settle: 5 * time.Second, Grace: time.Minute}}
 	for _, s := range sites {
 		if s.Signal != nil {
 			c.End = later(c.End, s.Signal.End())
