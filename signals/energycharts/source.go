@@ -124,7 +124,8 @@ func (s *Source) Forecast(ctx context.Context) (signals.Forecast, error) {
 }
 
 func (s *Source) forecast(ctx context.Context) (signals.Forecast, error) {
-	got, err := series{}, error(nil)
+	var got series
+	var err error
 	if s.kind == signals.TrafficLight {
 		got, err = s.signal(ctx)
 	} else {

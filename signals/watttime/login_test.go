@@ -257,3 +257,26 @@ func TestBrokenServersOfDataAreSurvived(t *testing.T) {
 func TestBrokenServersOfLoginsAreSurvived(t *testing.T) {
 	fetchtest.Survives(t, t0, ask, "page with 403")
 }
+
+func TestALateRefusalOfAnOldTokenLeavesTheNewOne(t *testing.T) {
+	s := start(t)
+	c, _ := fetchtest.Client(t, s.clock)
+	a := s.account(t, c)
+	h := http.Header{}
+	if _, err := a.Authorize(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Renew(t.Context(), []string{"an older token"}); err != nil {
+		t.Fatal(err)
+	}
+	secrets, err := a.Authorize(t.Context(), h)
+	if err != nil || s.logins != 1 {
+		t.Errorf("%d logins, %v", s.logins, err)
+	}
+	if err := a.Renew(t.Context(), secrets); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Authorize(t.Context(), h); err != nil || s.logins != 2 {
+		t.Errorf("%d logins, %v", s.logins, err)
+	}
+}

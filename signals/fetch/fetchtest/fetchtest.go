@@ -205,7 +205,7 @@ func Brokens() []Broken {
 		{"refusal that repeats the question", echo, v1alpha1.ReasonSignalRefused, true},
 		{"refusal that repeats the question far behind", func(w http.ResponseWriter, r *http.Request) {
 			// What is shown of it ends within the credential, wherever that lies.
-			JSON(w, http.StatusBadRequest, `{"error":"`+strings.Repeat("x", 175)+` `+credential(r)+`"}`)
+			JSON(w, http.StatusBadRequest, `{"error":"`+strings.Repeat("x", 183)+` `+credential(r)+`"}`)
 		}, v1alpha1.ReasonSignalRefused, true},
 		{"refusal that repeats the question escaped", func(w http.ResponseWriter, r *http.Request) {
 			var escaped strings.Builder
