@@ -1,12 +1,12 @@
 // Package director turns signals into membership: it polls each site's source,
-// lets package window decide, keeps the windows' states and tells whoever admits
-// sites until that has succeeded.
+// lets packages sanity, window and planner decide, keeps what they remember and
+// tells whoever admits sites until that has succeeded.
 //
-// It owns the loop and nothing else: the rules are window's, the files are
-// store's. It must not know how a site is admitted, what it trains or which
-// provider its readings come from. Sites are independent: nothing that one
-// site's source, store or membership call does delays another. A panic is not
-// caught: it is a bug and ends the process.
+// It owns the loop and nothing else: the rules are theirs, the files are store's.
+// It must not know how a site is admitted, what it trains or which provider its
+// readings come from. Sites are independent: nothing that one site's source,
+// store or membership call does delays another. A panic is not caught: it is a
+// bug and ends the process.
 package director
 
 import (
@@ -22,6 +22,9 @@ import (
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/signals"
+	"girassol.dev/signals/planner"
+	"girassol.dev/signals/sanity"
+	"girassol.dev/signals/webhook"
 	"girassol.dev/signals/window"
 )
 
@@ -42,6 +45,26 @@ type Membership interface {
 type Store interface {
 	Load() (map[string]window.State, error)
 	Save(site string, s window.State) error
+}
+
+// Memory is what a Store may keep besides; one that does not forgets verdicts,
+// overrides and plans with the process. Load functions may return what they
+// could read together with an error that names what they could not.
+type Memory interface {
+	LoadSanity() (map[string]sanity.State, error)
+	SaveSanity(site string, s sanity.State) error
+	LoadOverrides() (map[string]window.Override, error)
+	// SaveOverride forgets the site's override if o is nil.
+	SaveOverride(site string, o *window.Override) error
+	LoadPlan() (planner.State, error)
+	SavePlan(s planner.State) error
+}
+
+// Curtailments are what was demanded of one site by demand response. Those that
+// have ended, or that are to come, may be among them. It is asked at each
+// decision and must answer at once.
+type Curtailments interface {
+	Curtailments() []webhook.Curtailment
 }
 
 // Wish is what a site is to do and why.
@@ -68,11 +91,32 @@ type Signal struct {
 	NextChange time.Time
 }
 
-// Site is one site's policy and source.
+// Site is one site's policy and sources. Name, Policy and Source are needed; a
+// field that is unset leaves out what it is for.
 type Site struct {
 	Name   string
 	Policy window.Policy
 	Source Source
+
+	// Sanity judges each reading and forecast before it counts. Nil: the window
+	// knows of lone zeros only.
+	Sanity *sanity.Policy
+	// Second is the same quantity from elsewhere, for Sanity's cross-check.
+	Second Source
+	// Price and Share (of renewables) of the region may explain a zero.
+	Price, Share Source
+	// Forecast lets the window look ahead and the planner wait for cleaner hours.
+	Forecast signals.Forecaster
+
+	// Provisioning is how long a start takes, Round how long a round, Drain how
+	// long leaving takes. They fill in the policy's MinWindow (Provisioning and
+	// Round) and LeaveLead (Drain) where those are 0.
+	Provisioning, Round, Drain time.Duration
+
+	// Region of the grid, for demands on a region that come through Sink.
+	Region string
+	// Curtailments beside those that come through Sink; may be nil.
+	Curtailments Curtailments
 }
 
 // Config of a Director.
@@ -95,6 +139,24 @@ type Config struct {
 	// Random gives numbers in [0,1) for jitter; it is called concurrently.
 	// Default math/rand.
 	Random func() float64
+
+	// Planner chooses among the sites whose windows are open. Nil: all are
+	// admitted. Its Round and its budgets are filled in from below; Tokens by
+	// Remaining.
+	Planner *planner.Config
+	// Facts are a site's speed and power as measured or declared; not ok if they
+	// are not known yet. Facts, Round, Remaining and Spent are called
+	// concurrently and must answer at once; each may be nil.
+	Facts func(site string) (tokensPerSecond, watts, idleWatts, pue float64, ok bool)
+	// Round in which a site changes at most once. Nil: one for every step of the
+	// planner.
+	Round func() uint64
+	// Remaining are the tokens left to train. Nil: Planner.Tokens.
+	Remaining func() float64
+	// BudgetGrams and BudgetKWh are the most that may be emitted and drawn; nil is
+	// unlimited. Spent is what was; at the budget every site is put out.
+	BudgetGrams, BudgetKWh *float64
+	Spent                  func() (grams, kWh float64)
 }
 
 // Director runs the windows of one federation.
@@ -103,6 +165,9 @@ type Director struct {
 	sites   map[string]*site
 	order   []*site
 	metrics *metrics
+	memory  Memory // nil if the Store has none
+	book    *book
+	plans   *plans // nil without a Planner
 }
 
 // New checks the configuration and registers the metrics.
@@ -122,7 +187,17 @@ func New(c Config) (*Director, error) {
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}
-	d := &Director{config: c, sites: map[string]*site{}}
+	if (c.BudgetGrams != nil || c.BudgetKWh != nil) && c.Spent == nil {
+		return nil, fmt.Errorf("director: federation %s: a budget needs Spent, which says what is gone", c.Federation)
+	}
+	d := &Director{config: c, sites: map[string]*site{}, book: newBook()}
+	d.memory, _ = c.Store.(Memory)
+	if c.Planner != nil {
+		if err := planner.Validate(*c.Planner, nil); err != nil {
+			return nil, fmt.Errorf("director: federation %s: %w", c.Federation, err)
+		}
+		d.plans = newPlans(d)
+	}
 	for _, s := range c.Sites {
 		switch {
 		case s.Name == "":
@@ -132,12 +207,12 @@ func New(c Config) (*Director, error) {
 		case d.sites[s.Name] != nil:
 			return nil, fmt.Errorf("director: federation %s: site %s is there twice", c.Federation, s.Name)
 		}
-		run := &site{
-			Site: s, director: d,
-			log:     c.Log.With("federation", c.Federation, "site", s.Name),
-			polled:  make(chan poll),
-			mailbox: make(chan Wish, 1),
+		if s.Sanity != nil {
+			if err := s.Sanity.Validate(); err != nil {
+				return nil, fmt.Errorf("director: federation %s: site %s: %w", c.Federation, s.Name, err)
+			}
 		}
+		run := newSite(d, s)
 		d.sites[s.Name] = run
 		d.order = append(d.order, run)
 	}
@@ -156,56 +231,80 @@ func (d *Director) Run(ctx context.Context) error {
 	if d.config.Registerer != nil {
 		defer d.config.Registerer.Unregister(d.metrics)
 	}
-	if d.config.Store != nil {
-		states, err := d.config.Store.Load()
-		if err != nil {
-			// Training must not wait for a file: the sites concerned begin
-			// without their timers.
-			d.config.Log.Error("window states could not all be read, their timers start anew",
-				"federation", d.config.Federation, "error", err)
-		}
-		for name, state := range states {
-			if s := d.sites[name]; s != nil {
-				s.state = state
-			}
-		}
-	}
+	d.load()
 	var wg sync.WaitGroup
 	for _, s := range d.order {
 		wg.Go(func() { s.poll(ctx) })
 		wg.Go(func() { s.decide(ctx) })
 		wg.Go(func() { s.send(ctx) })
+		for _, e := range s.asked {
+			wg.Go(func() { e.run(ctx) })
+		}
+	}
+	if d.plans != nil {
+		wg.Go(func() { d.plans.run(ctx) })
+	}
+	if d.plans != nil || d.config.Spent != nil {
+		wg.Go(func() { d.watch(ctx) })
 	}
 	wg.Wait()
 	return nil
 }
 
-// Explanation is a site's last decision and what it was made from.
-type Explanation struct {
-	Site     string
-	Policy   window.Policy
-	Decision window.Decision
-	// Decided is when, in the signals' clock; zero before the first decision.
-	Decided time.Time
-	State   window.State
-	// Reading is the last that the source gave, nil before.
-	Reading *signals.Reading
-	// SourceError, StoreError and MembershipError are the present failures, ""
-	// for none.
-	SourceError, StoreError, MembershipError string
-	// Delivered says that the last wish has arrived.
-	Delivered bool
+// load reads what was kept. Training must not wait for a file: what cannot be
+// read starts anew.
+func (d *Director) load() {
+	failed := func(what string, err error) {
+		if err != nil {
+			d.config.Log.Error(what+" could not all be read and start anew", "federation", d.config.Federation, "error", err)
+		}
+	}
+	if d.config.Store != nil {
+		states, err := d.config.Store.Load()
+		failed("window states", err)
+		for name, state := range states {
+			if s := d.sites[name]; s != nil {
+				s.state, s.in = state, state.Admitted
+			}
+		}
+	}
+	if d.memory != nil {
+		states, err := d.memory.LoadSanity()
+		failed("verdicts", err)
+		overrides, err2 := d.memory.LoadOverrides()
+		failed("overrides", err2)
+		for _, s := range d.order {
+			s.sanity = states[s.Name]
+			s.savedSanity = s.sanity
+			o, kept := overrides[s.Name]
+			s.mu.Lock()
+			if kept && s.override == nil {
+				s.override = &o
+			}
+			s.mu.Unlock()
+		}
+	}
+	if d.plans != nil {
+		var state planner.State
+		if d.memory != nil {
+			var err error
+			state, err = d.memory.LoadPlan()
+			failed("the plan", err)
+		}
+		d.plans.restore(state)
+	}
+	for _, s := range d.order {
+		if s.pressing(d.config.Clock.Now()) {
+			s.look()
+		}
+	}
 }
 
-// Explain says why a site is in or out; an error if there is no such site.
-func (d *Director) Explain(name string) (Explanation, error) {
+// site finds one by name.
+func (d *Director) site(name string) (*site, error) {
 	s := d.sites[name]
 	if s == nil {
-		return Explanation{}, fmt.Errorf("director: federation %s has no site %s", d.config.Federation, name)
+		return nil, fmt.Errorf("director: federation %s has no site %s", d.config.Federation, name)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.shown
-	e.Site, e.Policy = s.Name, s.Policy
-	return e, nil
+	return s, nil
 }

@@ -4,32 +4,82 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"reflect"
 	"regexp"
 	"sync"
 	"time"
 
 	"girassol.dev/signals"
+	"girassol.dev/signals/sanity"
 	"girassol.dev/signals/window"
 )
 
-// site is one site's three loops: poll asks the source, decide owns the window's
-// state, send delivers wishes. A source or membership call that hangs holds up
-// its own loop only, so a signal still goes stale in time.
+// site is one site's loops: poll asks the source, one asks each source beside
+// it, decide owns what is remembered, send delivers wishes. A source or
+// membership call that hangs holds up its own loop only, so a signal still goes
+// stale in time.
 type site struct {
 	Site
 	director *Director
 	log      *slog.Logger
 	polled   chan poll
 	mailbox  chan Wish // the newest wish only
+	// again wakes decide, hurry wakes poll.
+	again, hurry chan struct{}
 
-	state window.State // decide's, and Run's before it starts
+	// What speaks for or against readings; nil where there is none.
+	second, price, share *evidence[signals.Reading]
+	forecast             *evidence[signals.Forecast]
+	asked                []asker
+
+	// These are decide's, and Run's before it starts.
+	state  window.State
+	sanity sanity.State
+	in     bool // as last told
+	judged judgement
+	// savedSanity is in the store; counted are the point and class that the
+	// metric has.
+	savedSanity  sanity.State
+	countedPoint time.Time
+	counted      sanity.Class
 
 	// The first two are decide's, the last is send's.
 	sourceFailure, storeFailure, membershipFailure outage
 
-	mu    sync.Mutex
-	shown Explanation
+	// overriding is held while an override is put, so that the last one is kept.
+	overriding sync.Mutex
+
+	mu       sync.Mutex
+	shown    Explanation
+	override *window.Override
+	newest   *signals.Reading // that the source gave
+}
+
+func newSite(d *Director, c Site) *site {
+	if c.Policy.MinWindow == 0 && c.Provisioning > 0 {
+		c.Policy.MinWindow = c.Provisioning + c.Round
+	}
+	if c.Policy.LeaveLead == 0 {
+		c.Policy.LeaveLead = c.Drain
+	}
+	s := &site{
+		Site: c, director: d,
+		log:     d.config.Log.With("federation", d.config.Federation, "site", c.Name),
+		polled:  make(chan poll),
+		mailbox: make(chan Wish, 1),
+		again:   make(chan struct{}, 1),
+		hurry:   make(chan struct{}, 1),
+	}
+	s.second, s.price, s.share = readings(s, "second", c.Second), readings(s, "price", c.Price), readings(s, "share", c.Share)
+	s.forecast = forecasts(s, c.Forecast)
+	return s
+}
+
+// look makes decide look again at what it knows.
+func (s *site) look() {
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
 }
 
 // poll is one answer of the source.
@@ -59,9 +109,11 @@ func (s *site) poll(ctx context.Context) {
 	period := unknownPeriod
 	failures := 0
 	for {
+		wait := s.gather(ctx)
 		call, cancel := context.WithTimeout(ctx, s.director.config.CallTimeout)
 		r, err := s.Source.Latest(call)
 		cancel()
+		wait()
 		p := poll{err: err}
 		if err == nil {
 			p.reading = &r
@@ -76,22 +128,22 @@ func (s *site) poll(ctx context.Context) {
 		} else {
 			failures++
 		}
-		var wait time.Duration
+		var rest time.Duration
 		switch {
 		case failures == 0:
 			// A point that came late will be followed by another late one.
-			wait = max(newest.Add(period).Sub(s.director.config.Clock.Now()), period/2)
+			rest = max(newest.Add(period).Sub(s.director.config.Clock.Now()), period/2)
 		case err == nil:
-			wait = s.jitter(backoff(failures, max(firstRetry, period/10), period))
+			rest = s.jitter(backoff(failures, max(firstRetry, period/10), period))
 		default:
-			wait = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
+			rest = s.jitter(backoff(failures, firstRetry, min(period, longestRetry)))
 		}
 		var ok bool
 		if failures == 0 {
-			ok = s.pause(ctx, wait, 0, math.MaxInt64)
+			ok = s.pause(ctx, rest, 0, math.MaxInt64)
 		} else { // in a slow clock as if it were real
 			least := s.jitter(backoff(failures, firstRealRetry, lastRealRetry))
-			ok = s.pause(ctx, wait, least, max(wait, least))
+			ok = s.pause(ctx, rest, least, max(rest, least))
 		}
 		if !ok {
 			return
@@ -99,8 +151,8 @@ func (s *site) poll(ctx context.Context) {
 	}
 }
 
-// pause waits in the signals' clock, but in real time from least to most; false
-// if ctx ends first.
+// pause waits in the signals' clock, but in real time from least to most, or
+// until it is hurried; false if ctx ends first.
 func (s *site) pause(ctx context.Context, wait, least, most time.Duration) bool {
 	timer := s.director.config.Clock.NewTimer(wait)
 	defer timer.Stop()
@@ -111,6 +163,7 @@ func (s *site) pause(ctx context.Context, wait, least, most time.Duration) bool 
 	select {
 	case <-timer.C():
 	case <-ceiling.C:
+	case <-s.hurry:
 	case <-ctx.Done():
 		return false
 	}
@@ -139,8 +192,8 @@ func (s *site) jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*s.director.config.Random()))
 }
 
-// decide lets the window decide at each answer of the source and whenever the
-// window can change without one.
+// decide lets the window decide at each answer of the source, when something
+// beside it changed, and whenever the window can change without either.
 func (s *site) decide(ctx context.Context) {
 	// The first answer is waited for, or a restart would show a moment of an
 	// unknown signal; but not for ever.
@@ -155,25 +208,38 @@ func (s *site) decide(ctx context.Context) {
 	}()
 	var told *Wish
 	var toldPoint time.Time
+	answered := false
 	for {
 		var p poll
 		select {
 		case p = <-s.polled:
+			answered = true
 			s.note(p)
 		case <-wakeC:
-		case <-first.C:
-			if told != nil {
+		case <-s.again:
+			if !answered && !s.pressing(s.director.config.Clock.Now()) {
 				continue
 			}
+		case <-first.C:
+			if answered {
+				continue
+			}
+			answered = true
 		case <-ctx.Done():
 			return
 		}
 		now := s.director.config.Clock.Now()
-		state, d := window.Decide(s.Policy, s.state, p.reading, now)
-		s.save(state)
+		d, state := s.consider(p.reading, now)
+		choice, planned := s.director.plans.settle(s, d, state)
+		if !planned {
+			d = s.unplanned(d) // stays as it is until the plan, which is near
+		} else if choice != nil {
+			d = choice.apply(d, now)
+		}
+		s.keep(state, d, now)
 		w := wish(state, d, now)
-		if told == nil || told.Admit != w.Admit || told.Reason != w.Reason || told.Signal.Window != w.Signal.Window ||
-			(p.reading != nil && !p.reading.PointTime.Equal(toldPoint)) {
+		if planned && (told == nil || told.Admit != w.Admit || told.Reason != w.Reason || told.Signal.Window != w.Signal.Window ||
+			(p.reading != nil && !p.reading.PointTime.Equal(toldPoint))) {
 			if told == nil || told.Admit != w.Admit || told.Signal.Window != w.Signal.Window {
 				s.log.Info("window decided", "window", d.Window, "admit", d.Admit, "reason", d.Reason, "message", d.Message)
 			}
@@ -186,7 +252,6 @@ func (s *site) decide(ctx context.Context) {
 			}
 			s.post(w)
 		}
-		s.show(func(e *Explanation) { e.Decision, e.Decided, e.State = d, now, state })
 		if wake != nil {
 			wake.Stop()
 		}
@@ -224,20 +289,6 @@ func (s *site) post(w Wish) {
 	s.shown.Delivered = false
 }
 
-// save keeps a changed state.
-func (s *site) save(state window.State) {
-	changed := !reflect.DeepEqual(state, s.state)
-	s.state = state
-	if s.director.config.Store == nil || !changed {
-		return
-	}
-	text := ""
-	if err := s.director.config.Store.Save(s.Name, state); err != nil {
-		text = err.Error()
-	}
-	s.failure(&s.storeFailure, func(e *Explanation) *string { return &e.StoreError }, text, "window state could not be saved")
-}
-
 // note keeps an answer of the source for Explain and counts failures.
 func (s *site) note(p poll) {
 	text := ""
@@ -245,7 +296,7 @@ func (s *site) note(p poll) {
 		text = p.err.Error()
 		s.director.metrics.sourceErrors.WithLabelValues(s.Name).Inc()
 	} else {
-		s.show(func(e *Explanation) { e.Reading = p.reading })
+		s.publish(p.reading)
 	}
 	s.failure(&s.sourceFailure, func(e *Explanation) *string { return &e.SourceError }, text, "source of signals failed")
 }
@@ -265,9 +316,15 @@ const mostErrors = 16
 // request's id) are the same.
 func (s *site) failure(r *outage, field func(*Explanation) *string, text, message string) {
 	s.show(func(e *Explanation) { *field(e) = text })
+	s.outage(r, text, message)
+}
+
+func (s *site) outage(r *outage, text, message string) { noteOutage(s.log, r, text, message) }
+
+func noteOutage(log *slog.Logger, r *outage, text, message string) {
 	if text == "" {
 		if r.count > 0 {
-			s.log.Info("recovered", "from", message, "failures", r.count)
+			log.Info("recovered", "from", message, "failures", r.count)
 		}
 		*r = outage{}
 		return
@@ -278,7 +335,7 @@ func (s *site) failure(r *outage, field func(*Explanation) *string, text, messag
 			r.logged = map[string]bool{}
 		}
 		r.logged[key] = true
-		s.log.Warn(message, "error", text, "failures", r.count)
+		log.Warn(message, "error", text, "failures", r.count)
 	}
 }
 

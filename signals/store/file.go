@@ -1,4 +1,5 @@
-// Package store keeps window states, and what was pushed by webhook, over restarts.
+// Package store keeps the states of windows, verdicts and plans, overrides, and
+// what was pushed by webhook, over restarts.
 //
 // It owns how they lie in files or in Redis. It must not know what they mean or
 // when they change.
@@ -79,14 +80,7 @@ func (f *Files) Load() (map[string]window.State, error) {
 func (f *Files) path(site string) string { return filepath.Join(f.dir, site+suffix) }
 
 func (f *Files) read(site string) (window.State, error) {
-	info, err := os.Stat(f.path(site))
-	if err != nil {
-		return window.State{}, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return window.State{}, fmt.Errorf("no regular file of at most %d bytes", maxFile)
-	}
-	raw, err := os.ReadFile(f.path(site))
+	raw, err := readRegular(f.path(site))
 	if err != nil {
 		return window.State{}, err
 	}
@@ -103,6 +97,18 @@ func (f *Files) read(site string) (window.State, error) {
 		return window.State{}, fmt.Errorf("it is the state of site %q", d.Site)
 	}
 	return d.State, nil
+}
+
+// readRegular reads a file of a size that a state can have.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		return nil, fmt.Errorf("no regular file of at most %d bytes", maxFile)
+	}
+	return os.ReadFile(path)
 }
 
 // Save replaces a site's state atomically: after a crash either the old or the
