@@ -19,7 +19,7 @@ const mostLanes = 24
 // The layout of the pictures in pixels.
 const (
 	drawWidth = 900.0
-	drawLeft  = 110.0
+	drawLeft  = 130.0
 	drawRight = 20.0
 	laneTall  = 78.0
 	curveTall = 44.0
@@ -68,8 +68,8 @@ func (r *Result) timeline() string {
 // lane draws one site.
 func (r *Result) lane(c *canvas, index int, s Site, top float64) {
 	low := top + curveTall + 8
-	c.text(drawLeft-8, top+16, "end", "h", s.Name)
-	c.text(drawLeft-8, top+30, "end", "s", strconv.Itoa(r.Sites[s.Name].Starts)+" starts")
+	c.text(drawLeft-8, top+16, "end", "h", short(s.Name))
+	c.text(drawLeft-8, top+30, "end", "s", plural(r.Sites[s.Name].Starts, "start"))
 	c.text(drawLeft-8, top+42, "end", "s", number(r.Sites[s.Name].Energy, 1)+" kWh")
 	values, highest := r.values(s)
 	y := func(v float64) float64 { return low - v/highest*curveTall }
@@ -79,11 +79,17 @@ func (r *Result) lane(c *canvas, index int, s Site, top float64) {
 		limit = s.Policy.Enter
 	}
 	var curve [][2]float64
-	for i, v := range values {
-		from := r.config.Start.Add(time.Duration(i) * r.picture.width)
-		if v < limit {
-			c.rect(r.x(from), top+4, r.x(from.Add(r.picture.width))-r.x(from)+0.1, curveTall+4, "clean", "")
+	begun := -1 // of a clean span
+	for i := range len(values) + 1 {
+		if clean := i < len(values) && values[i] < limit; clean && begun < 0 {
+			begun = i
+		} else if !clean && begun >= 0 {
+			c.rect(r.x(r.bin(begun)), top+4, r.x(r.bin(i))-r.x(r.bin(begun)), curveTall+4, "clean", "")
+			begun = -1
 		}
+	}
+	for i, v := range values {
+		from := r.bin(i)
 		curve = append(curve, [2]float64{r.x(from), y(v)})
 	}
 	c.path(curve, "line")
@@ -91,8 +97,37 @@ func (r *Result) lane(c *canvas, index int, s Site, top float64) {
 		c.line(drawLeft, y(limit), drawWidth-drawRight, y(limit), "limit")
 	}
 	c.line(drawLeft, low, drawWidth-drawRight, low, "axis")
-	c.text(drawWidth-drawRight, top+12, "end", "s", "up to "+number(highest, 0))
+	if s.Signal != nil {
+		c.text(drawLeft-8, top+54, "end", "s", "up to "+number(highest, 0)+" "+unitOf(s))
+	}
 	r.strip(c, index, low+3)
+}
+
+// bin is the beginning of a span of the picture.
+func (r *Result) bin(i int) time.Time { return r.config.Start.Add(time.Duration(i) * r.picture.width) }
+
+// unitOf the curve: intensities are drawn in gCO2/kWh.
+func unitOf(s Site) string {
+	if s.Signal.Unit == signals.PoundsPerMWh {
+		return string(signals.GramsPerKWh)
+	}
+	return string(s.Signal.Unit)
+}
+
+// short cuts a name to the margin.
+func short(name string) string {
+	const most = 17
+	if len(name) > most {
+		return name[:most-1] + "…"
+	}
+	return name
+}
+
+func plural(n int, word string) string {
+	if n != 1 {
+		word += "s"
+	}
+	return strconv.Itoa(n) + " " + word
 }
 
 // strip draws what the machines did most in each span.
@@ -157,10 +192,13 @@ func (r *Result) axis(c *canvas, top float64) {
 	if total > 96 {
 		unit, name = 24, "days after "
 	}
-	for _, t := range ticks(total/unit, 9) {
-		if t*unit > total {
+	step := 0.25
+	for _, s := range []float64{0.25, 0.5, 1, 2, 3, 6, 12, 24, 30, 60, 90, 180, 365} {
+		if step = s; total/unit/s <= 12 {
 			break
 		}
+	}
+	for t := 0.0; t*unit <= total; t += step {
 		x := r.x(r.config.Start.Add(time.Duration(t * unit * float64(time.Hour))))
 		c.line(x, top, x, top+4, "axis")
 		c.text(x, top+15, "middle", "s", strconv.FormatFloat(t, 'f', -1, 64))
@@ -211,7 +249,7 @@ func (r *Result) bars(c *canvas, names []string, top, bar float64) {
 		entries = append(entries, entry{"bound", "bound", &r.Bound.KgCO2e})
 	}
 	for _, name := range names {
-		entries = append(entries, entry{"only " + name, "base", r.Baselines[name].KgCO2e})
+		entries = append(entries, entry{"only " + short(name), "base", r.Baselines[name].KgCO2e})
 	}
 	most := 0.0
 	for _, e := range entries {

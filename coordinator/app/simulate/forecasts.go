@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,6 +61,12 @@ func parseForecasts(r io.Reader, name, unit string) (issues, error) {
 	if len(cells) < 3 || cells[0] != "generated_at" || cells[1] != "point_time" {
 		return nil, errors.New("its header must be generated_at,point_time and one column per region")
 	}
+	regions := cells[2:]
+	for i, region := range regions {
+		if strings.TrimSpace(region) != region || region == "" || slices.Contains(regions[:i], region) {
+			return nil, fmt.Errorf("its header: region %q is empty, padded or there twice", region)
+		}
+	}
 	if named != "" {
 		unit = named
 	}
@@ -67,16 +74,21 @@ func parseForecasts(r io.Reader, name, unit string) (issues, error) {
 	if err != nil {
 		return nil, err
 	}
-	regions := cells[2:]
 	open := make([]signals.Forecast, len(regions))
 	out := issues{}
-	close := func() {
+	finish := func() error {
 		for i, f := range open {
-			if len(f.Points) > 0 {
-				out[regions[i]] = append(out[regions[i]], lasting(f))
-			}
 			open[i] = signals.Forecast{}
+			if len(f.Points) == 0 {
+				continue
+			}
+			f = lasting(f)
+			if err := f.Validate(); err != nil {
+				return fmt.Errorf("issue %s: %w", stamp(f.GeneratedAt), err)
+			}
+			out[regions[i]] = append(out[regions[i]], f)
 		}
+		return nil
 	}
 	var issued, last time.Time
 	for rows := 0; ; rows++ {
@@ -103,7 +115,9 @@ func parseForecasts(r io.Reader, name, unit string) (issues, error) {
 		case generated.Before(issued):
 			return nil, fmt.Errorf("line %d: issue %s follows %s: sort the rows by generated_at", line, stamp(generated), stamp(issued))
 		case generated.After(issued):
-			close()
+			if err := finish(); err != nil {
+				return nil, err
+			}
 			issued = generated
 		case !at.After(last):
 			return nil, fmt.Errorf("line %d: point %s is not after %s", line, stamp(at), stamp(last))
@@ -126,8 +140,7 @@ func parseForecasts(r io.Reader, name, unit string) (issues, error) {
 			open[i].Points = append(open[i].Points, signals.ForecastPoint{Start: at, Value: v})
 		}
 	}
-	close()
-	return out, nil
+	return out, finish()
 }
 
 // lasting fills in how long the points hold.
@@ -152,6 +165,9 @@ func parseTime(cell string) (time.Time, error) {
 	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%q is no RFC 3339 time with an offset, such as 2026-03-02T00:05:00Z", cell)
+	}
+	if t.Year() < 1970 || t.Year() > 2200 {
+		return time.Time{}, fmt.Errorf("year %d is outside 1970 to 2200", t.Year())
 	}
 	return t.UTC(), nil
 }

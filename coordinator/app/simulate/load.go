@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -158,6 +159,15 @@ func (o Options) traces(d app.Declaration) (*traces, error) {
 		}
 	}
 	return t, nil
+}
+
+// WriteTwin writes the traces that a twin of this seed has as CSV.
+func WriteTwin(w io.Writer, seed uint64, average bool) error {
+	twin := synthetic.Twin(seed)
+	if average {
+		return twin.Average.WriteCSV(w)
+	}
+	return twin.Marginal.WriteCSV(w)
 }
 
 func once(paths []string, path string) []string {

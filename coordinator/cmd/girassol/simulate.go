@@ -18,7 +18,7 @@ import (
 type simulateFlags struct {
 	options                                                    simulate.Options
 	twin                                                       uint64
-	work, start, report, pictures, forecast                    string
+	work, start, report, pictures, traces, forecast            string
 	trainingWatts, idleWatts, provisioning, step, tokensPerSec []string
 	minWindow, leaveLead                                       time.Duration
 	budgetKg, budgetKWh                                        float64
@@ -94,6 +94,7 @@ func (f *simulateFlags) register(cmd *cobra.Command) {
 	s.Float64Var(&f.budgetKg, "budget-kg", 0, "marginal kgCO2e that may be emitted (default unlimited)")
 	s.Float64Var(&f.budgetKWh, "budget-kwh", 0, "kWh that may be used (default unlimited)")
 	s.StringVar(&f.report, "report", "", "write a report with pictures to this HTML `file`")
+	s.StringVar(&f.traces, "save-traces", "", "write the traces of --twin as marginal.csv and average.csv into this `folder`")
 	s.StringVar(&f.pictures, "pictures", "", "write the pictures as timeline.svg and emissions.svg into this `folder`")
 }
 
@@ -105,6 +106,9 @@ func (f *simulateFlags) complete(cmd *cobra.Command) error {
 	}
 	if s.Changed("twin") {
 		p.Twin = &f.twin
+	}
+	if f.traces != "" && p.Twin == nil {
+		return fmt.Errorf("--save-traces: only those of --twin are generated")
 	}
 	switch f.forecast {
 	case "none":
@@ -229,25 +233,42 @@ func parseWork(text string) (simulate.Work, error) {
 
 // write puts the result where it was asked for.
 func (f *simulateFlags) write(w io.Writer, r *simulate.Result, asJSON bool) error {
+	if f.traces != "" {
+		err := writeFolder(f.traces, map[string]func(io.Writer) error{
+			"marginal.csv": func(w io.Writer) error { return simulate.WriteTwin(w, f.twin, false) },
+			"average.csv":  func(w io.Writer) error { return simulate.WriteTwin(w, f.twin, true) },
+		})
+		if err != nil {
+			return fmt.Errorf("--save-traces: %w", err)
+		}
+	}
 	if f.report != "" {
 		if err := writeFile(f.report, r.WriteHTML); err != nil {
 			return fmt.Errorf("--report: %w", err)
 		}
 	}
 	if f.pictures != "" {
-		if err := os.MkdirAll(f.pictures, 0o755); err != nil {
+		err := writeFolder(f.pictures, map[string]func(io.Writer) error{"timeline.svg": r.WriteTimeline, "emissions.svg": r.WriteEmissions})
+		if err != nil {
 			return fmt.Errorf("--pictures: %w", err)
-		}
-		for name, draw := range map[string]func(io.Writer) error{"timeline.svg": r.WriteTimeline, "emissions.svg": r.WriteEmissions} {
-			if err := writeFile(filepath.Join(f.pictures, name), draw); err != nil {
-				return fmt.Errorf("--pictures: %w", err)
-			}
 		}
 	}
 	if asJSON {
 		return r.WriteJSON(w)
 	}
 	return r.WriteTable(w)
+}
+
+func writeFolder(folder string, files map[string]func(io.Writer) error) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for name, write := range files {
+		if err := writeFile(filepath.Join(folder, name), write); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writeFile(path string, write func(io.Writer) error) error {
