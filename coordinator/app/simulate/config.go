@@ -9,6 +9,7 @@ import (
 	"girassol.dev/signals"
 	"girassol.dev/signals/ledger"
 	"girassol.dev/signals/replay"
+	"girassol.dev/signals/sanity"
 	"girassol.dev/signals/window"
 )
 
@@ -16,6 +17,8 @@ import (
 type Site struct {
 	Name, Region string
 	Policy       window.Policy
+	// Sanity judges each reading and forecast before it counts, as in a director.
+	Sanity sanity.Policy
 	// Signal is what the window decides by.
 	Signal *replay.Series
 	// Grid is what the ledgers know.

@@ -36,9 +36,9 @@ func directed(t *testing.T, c Config) map[string][]Change {
 		}
 		l := listener{clock, map[string]chan Change{}}
 		config := director.Config{Federation: c.Federation, Membership: l, Clock: clock, Random: func() float64 { return 0.5 }}
-		for _, s := range c.Sites {
+		for i, s := range c.Sites {
 			l.told[s.Name] = make(chan Change, 1<<16)
-			config.Sites = append(config.Sites, director.Site{Name: s.Name, Policy: s.Policy, Source: replay.NewSource(s.Signal, clock, "trace")})
+			config.Sites = append(config.Sites, director.Site{Name: s.Name, Policy: s.Policy, Sanity: &c.Sites[i].Sanity, Source: replay.NewSource(s.Signal, clock, "trace")})
 		}
 		d, err := director.New(config)
 		if err != nil {

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"girassol.dev/signals"
 	"girassol.dev/signals/ledger"
 	"girassol.dev/signals/replay"
+	"girassol.dev/signals/sanity"
 	"girassol.dev/signals/synthetic"
 	"girassol.dev/signals/window"
 )
@@ -47,7 +49,7 @@ type Options struct {
 	// Model by site; "" is of those that are not named.
 	Models map[string]Model
 	// MinWindow and LeaveLead look ahead where there are forecasts; nil takes
-	// the site's provisioning and a round, and no lead.
+	// the site's provisioning and a round, and the drain's grace.
 	MinWindow, LeaveLead *time.Duration
 }
 
@@ -69,6 +71,7 @@ func Load(o Options) (Config, error) {
 	if o.Twin != nil {
 		c.Seed = *o.Twin
 	}
+	limits(&c.Plan, d.Federation.Spec.Energy)
 	for name := range o.Models {
 		if name != "" && !declared(d, name) {
 			return Config{}, fmt.Errorf("site %q has no document of kind Site in %s", name, strings.Join(o.Files, ", "))
@@ -91,6 +94,24 @@ func Load(o Options) (Config, error) {
 		}
 	}
 	return c, o.bounds(&c, decide)
+}
+
+// limits of the spec count where the command line has none.
+func limits(p *Plan, e v1alpha1.EnergySpec) {
+	if p.Wanted == 0 {
+		p.Wanted = int(e.TargetSites)
+	}
+	if e.Budget == nil {
+		return
+	}
+	if grams := e.Budget.CarbonGrams; p.BudgetGrams == nil && grams != nil {
+		v := float64(*grams)
+		p.BudgetGrams = &v
+	}
+	if kWh := e.Budget.EnergyKWh; p.BudgetKWh == nil && kWh != nil {
+		v := float64(*kWh)
+		p.BudgetKWh = &v
+	}
 }
 
 func declared(d app.Declaration, name string) bool {
@@ -221,8 +242,17 @@ func (o Options) site(d app.Declaration, s v1alpha1.Site, t *traces, recorded is
 		power.TrainingWatts, power.IdleWatts = model.TrainingWatts, model.IdleWatts
 	}
 	region := s.Spec.Grid.Region
+	fed, own := d.Federation.Spec.Energy, v1alpha1.EnergySpec{}
+	if s.Spec.Energy != nil {
+		own = *s.Spec.Energy
+	}
+	policy.Cooldown = time.Duration(cmp.Or(own.CooldownSeconds, fed.CooldownSeconds)) * time.Second
+	policy.TrustZero = cmp.Or(own.Zero, fed.Zero) == v1alpha1.ZeroTrust
+	if seconds := cmp.Or(own.ProvisioningSeconds, fed.ProvisioningSeconds); seconds > 0 {
+		model.Provisioning = time.Duration(seconds) * time.Second
+	}
 	out := Site{
-		Name: s.Name, Region: region, Policy: policy, Power: power,
+		Name: s.Name, Region: region, Policy: policy, Power: power, Sanity: sanity.Policy{TrustZero: policy.TrustZero},
 		Provisioning: model.Provisioning, Step: model.Step, TokensPerSecond: model.TokensPerSecond,
 		Signal: t.series(signals.Marginal, region),
 	}
@@ -238,6 +268,9 @@ func (o Options) site(d app.Declaration, s v1alpha1.Site, t *traces, recorded is
 	if out.Signal == nil && s.Spec.Grid.Provider != "" {
 		return Site{}, fmt.Errorf("spec.grid.region: no trace has a column %q; there are %s", region, orNone(t.regions))
 	}
+	if cmp.Or(own.Forecast, fed.Forecast) == v1alpha1.ForecastIgnore {
+		return out, nil
+	}
 	out.Forecasts = recorded[region]
 	if len(out.Forecasts) == 0 && o.Made.Every > 0 && out.Signal != nil {
 		out.Forecasts = o.Made.issues(out.Signal)
@@ -250,7 +283,7 @@ func (o Options) site(d app.Declaration, s v1alpha1.Site, t *traces, recorded is
 
 // lookAhead sets what the window does with a forecast.
 func (o Options) lookAhead(s *Site, d app.Declaration) {
-	s.Policy.MinWindow = s.Provisioning + d.Round.Train
+	s.Policy.MinWindow, s.Policy.LeaveLead = s.Provisioning+d.Round.Train, d.Round.Grace
 	if o.MinWindow != nil {
 		s.Policy.MinWindow = *o.MinWindow
 	}

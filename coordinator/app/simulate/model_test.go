@@ -68,10 +68,11 @@ func TestFiguresWorkedOutByHand(t *testing.T) {
 			starts: []int{1}, open: []float64{3900.0 / 3600}, use: []float64{1}, trained: []float64{3600.0 / 3900}, rounds: 6,
 		},
 		{
-			// A first zero opens nothing: another one must confirm it.
-			name: "true zeros", values: [][]float64{repeat(0, 6)},
+			// A first zero opens nothing: another one must confirm it, while another
+			// region shows that the feed is alive.
+			name: "true zeros", values: [][]float64{repeat(0, 6), repeat(500, 6)},
 			hours: 0.5, kWh: 20.0/60 + 0.1*5/60, kg: 0, clean: 1,
-			starts: []int{1}, open: []float64{0.5}, use: []float64{25.0 / 30}, trained: []float64{20.0 / 30}, rounds: 2,
+			starts: []int{1, 0}, open: []float64{0.5, 0}, use: []float64{25.0 / 30, -1}, trained: []float64{20.0 / 30, -1}, rounds: 2,
 		},
 		{
 			// At most one of two: the cleaner.
@@ -102,6 +103,12 @@ func TestFiguresWorkedOutByHand(t *testing.T) {
 					t.Errorf("%s started %d times, want %d", s.Name, got.Starts, tc.starts[i])
 				}
 				near(t, s.Name+" open", &got.OpenHours, tc.open[i])
+				if tc.use[i] < 0 {
+					if got.WindowUse != nil || got.TrainingUse != nil {
+						t.Errorf("%s used a share of nothing", s.Name)
+					}
+					continue
+				}
 				near(t, s.Name+" use", got.WindowUse, tc.use[i])
 				near(t, s.Name+" trained", got.TrainingUse, tc.trained[i])
 			}
@@ -154,7 +161,12 @@ func TestWhatIsNotKnownIsNullAndNothingIsDividedByZero(t *testing.T) {
 		}(),
 		"never open": config(place("a", series(t, "a", signals.Marginal, repeat(500, 12)...))),
 		"only gaps":  config(place("a", series(t, "a", signals.Marginal, repeat(gap, 12)...))),
-		"all zero":   config(place("a", series(t, "a", signals.Marginal, repeat(0, 12)...))),
+		"all zero": func() Config {
+			s := place("a", series(t, "a", signals.Marginal, repeat(0, 12)...))
+			s.Policy.TrustZero, s.Sanity.TrustZero = true, true
+			return config(s)
+		}(),
+		"outage": config(place("a", series(t, "a", signals.Marginal, repeat(0, 12)...)), place("b", series(t, "b", signals.Marginal, repeat(0, 12)...))),
 		"no power": func() Config {
 			c := config(place("a", series(t, "a", signals.Marginal, repeat(9, 12)...)))
 			c.Sites[0].Power.TrainingWatts, c.Sites[0].Power.IdleWatts = 0, 0
@@ -190,6 +202,10 @@ func TestWhatIsNotKnownIsNullAndNothingIsDividedByZero(t *testing.T) {
 			case "never open", "only gaps":
 				if r.CleanShare != nil || r.Sites["a"].WindowUse != nil || r.Rounds != 0 || len(r.Baselines) != 0 {
 					t.Errorf("shares of nothing: %s", text)
+				}
+			case "outage":
+				if r.Sites["a"].Starts+r.Sites["b"].Starts != 0 {
+					t.Errorf("an outage of zeros opened a window: %s", text)
 				}
 			case "all zero":
 				if b := r.Baselines["a"]; b.Ratio != nil || value(b.KgCO2e) != 0 || b.KgCO2e == nil {

@@ -8,7 +8,6 @@ import (
 	"girassol.dev/coordinator/round"
 	"girassol.dev/signals/ledger"
 	"girassol.dev/signals/planner"
-	"girassol.dev/signals/window"
 )
 
 // run is a simulation under way.
@@ -27,6 +26,7 @@ type run struct {
 	granted int
 	open    bool
 
+	asked   []*site // whose windows decide at this instant
 	planned planner.State
 	// dirty: the choice is to be made anew; moved: other sites train; touched:
 	// the machine had an input.
@@ -143,6 +143,14 @@ func (r *run) loop() {
 // settle does what the present facts ask for; true if there may be more to do
 // at this instant.
 func (r *run) settle() bool {
+	if len(r.asked) > 0 {
+		for _, s := range r.asked {
+			s.asked = false
+			r.decide(s)
+		}
+		r.asked = r.asked[:0]
+		return true
+	}
 	if r.dirty {
 		r.dirty = false
 		r.choose()
@@ -224,11 +232,11 @@ func (r *run) handle(e event) {
 		if s.issue < len(s.Forecasts) {
 			r.q.set(later(s.Forecasts[s.issue].GeneratedAt, r.now), forecast, s.index)
 		}
-		r.decide(s, window.Inputs{})
+		r.ask(s)
 	case point:
 		r.point(s)
 	case wake:
-		r.decide(s, window.Inputs{})
+		r.ask(s)
 	case plan:
 		r.dirty = true
 		r.q.set(r.now.Add(r.step()), plan, nobody)
@@ -282,15 +290,16 @@ func (r *run) turn(s *site, a activity) {
 	s.activity = a
 }
 
-// point gives the window the present point, and later the end of its validity
-// if no other follows at once.
+// point takes the present point, and later the end of its validity if no other
+// follows at once.
 func (r *run) point(s *site) {
 	from := at(s.Site, s.row)
 	if ends := from.Add(s.Signal.Period()); !r.now.Before(ends) { // a gap
 		r.cleanliness(s)
 	} else {
 		reading := s.reading(r.now)
-		r.decide(s, window.Inputs{Reading: &reading})
+		s.present = &reading
+		r.ask(s)
 		if s.row+1 == s.Signal.Len() || at(s.Site, s.row+1).After(ends) {
 			r.q.set(ends, point, s.index)
 			return
@@ -303,27 +312,12 @@ func (r *run) point(s *site) {
 	}
 }
 
-// decide lets the window decide, as a director does at each answer of a source
-// and whenever the window can change without one.
-func (r *run) decide(s *site, in window.Inputs) {
-	in.Forecast, s.newest = s.newest, nil
-	state, d := window.DecideWith(s.Policy, s.state, in, r.now)
-	if d.Reason != s.decision.Reason {
-		r.advance(s)
+// ask has the window decide when all that is known at this instant is.
+func (r *run) ask(s *site) {
+	if !s.asked {
+		s.asked = true
+		r.asked = append(r.asked, s)
 	}
-	if d.Window == v1alpha1.WindowOpen && s.decision.Window != v1alpha1.WindowOpen {
-		s.windows++
-	}
-	if d.Admit != s.decision.Admit || in.Forecast != nil && !r.c.Plan.zero() {
-		r.dirty = true
-	}
-	s.state, s.decision = state, d
-	if d.NextChange.After(r.now) {
-		r.q.set(d.NextChange, wake, s.index)
-	} else {
-		r.q.cancel(wake, s.index)
-	}
-	r.cleanliness(s)
 }
 
 func (r *run) cleanliness(s *site) {

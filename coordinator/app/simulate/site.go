@@ -8,6 +8,7 @@ import (
 	"girassol.dev/signals"
 	"girassol.dev/signals/ledger"
 	"girassol.dev/signals/planner"
+	"girassol.dev/signals/sanity"
 	"girassol.dev/signals/window"
 )
 
@@ -45,7 +46,10 @@ type site struct {
 	// What its window is and does.
 	state    window.State
 	decision window.Decision
-	newest   *signals.Forecast // not yet given to the window
+	sanity   sanity.State
+	present  *signals.Reading  // the newest
+	asked    bool              // the window is to decide at this instant
+	newest   *signals.Forecast // the newest issue
 	row      int               // of the signal, next
 	issue    int               // of the forecasts, next
 	slots    []planner.Slot    // of the newest forecast
