@@ -24,7 +24,11 @@ type judgement struct {
 // show to be an outage.
 func (s *site) publish(r *signals.Reading) {
 	s.mu.Lock()
-	fresh := s.newest == nil || !s.newest.PointTime.Equal(r.PointTime) || !reflect.DeepEqual(s.newest.Value, r.Value)
+	same := s.newest != nil && s.newest.PointTime.Equal(r.PointTime)
+	fresh := !same || !reflect.DeepEqual(s.newest.Value, r.Value)
+	if !same {
+		s.before = s.newest
+	}
 	s.newest = r
 	s.shown.Reading = r
 	s.mu.Unlock()
@@ -51,26 +55,34 @@ func peer(a, b signals.Reading) bool {
 	return a.Source == b.Source && a.Kind == b.Kind && a.Region != b.Region
 }
 
-// peers are the newest readings of the other regions of r's feed: those of the
-// same moment, and those that are one point behind.
-func (s *site) peers(r signals.Reading) (present, behind []signals.Reading) {
+// peers are the readings of the other regions of r's feed: those of the same
+// moment, and the newest of regions that said nothing of it yet, or of which
+// that is no longer known.
+func (s *site) peers(r signals.Reading) (present, silent []signals.Reading) {
 	var seen []string
 	for _, o := range s.director.order {
-		n := o.reading()
-		if o == s || n == nil || !peer(*n, r) || slices.Contains(seen, n.Region) {
+		o.mu.Lock()
+		newest, before := o.newest, o.before
+		o.mu.Unlock()
+		if o == s || newest == nil || !peer(*newest, r) || slices.Contains(seen, newest.Region) {
 			continue
 		}
-		switch until := n.ValidUntil(); {
-		case until.After(r.PointTime):
-			present = append(present, *n)
-		case until.Add(n.Period).After(r.PointTime):
-			behind = append(behind, *n)
+		of := func(n *signals.Reading) bool {
+			return n != nil && n.ValidUntil().After(r.PointTime) && r.ValidUntil().After(n.PointTime)
+		}
+		switch {
+		case of(newest):
+			present = append(present, *newest)
+		case of(before) && peer(*before, r):
+			present = append(present, *before)
+		case newest.ValidUntil().Add(newest.Period).After(r.PointTime): // at most one point behind
+			silent = append(silent, *newest)
 		default:
 			continue
 		}
-		seen = append(seen, n.Region)
+		seen = append(seen, newest.Region)
 	}
-	return present, behind
+	return present, silent
 }
 
 // consider judges the newest reading and lets the window decide by it. r is nil
@@ -88,7 +100,7 @@ func (s *site) consider(r *signals.Reading, now time.Time) (window.Decision, win
 	in.Blocks, s.judged.block = blocks, block
 	state, d := window.DecideWith(s.Policy, s.state, in, now)
 	if v := in.Verdict; v != nil && (v.Class == sanity.Suspect || v.Class == sanity.Held) {
-		if d.Reason == v1alpha1.ReasonWaitingForEnergy || d.Reason == v1alpha1.ReasonConfirming && !state.Open {
+		if !state.Open && doubtable[d.Reason] {
 			d.Reason = v.Reason
 		}
 		if !strings.Contains(d.Message, v.Message) {
@@ -101,24 +113,33 @@ func (s *site) consider(r *signals.Reading, now time.Time) (window.Decision, win
 	return d, state
 }
 
+// doubtable are the reasons of a closed window that a doubt of the newest reading
+// is more telling than.
+var doubtable = map[v1alpha1.Reason]bool{
+	v1alpha1.ReasonWaitingForEnergy: true, v1alpha1.ReasonConfirming: true, v1alpha1.ReasonSignalMissing: true,
+	v1alpha1.ReasonSignalStale: true, v1alpha1.ReasonSignalSuspect: true, v1alpha1.ReasonSignalSuspectZero: true,
+	v1alpha1.ReasonSignalJump: true, v1alpha1.ReasonSignalOutage: true, v1alpha1.ReasonSignalFlatZero: true,
+	v1alpha1.ReasonSignalDisagrees: true,
+}
+
 // judge gives the verdicts on the reading and on the forecast.
 func (s *site) judge(r *signals.Reading, f *signals.Forecast, now time.Time) (v, fv *sanity.Verdict) {
 	in := sanity.Input{Reading: r, Price: s.price.get(), Share: s.share.get(), Forecast: f}
-	var behind []signals.Reading
+	var silent []signals.Reading
 	if r != nil {
 		if second := s.second.get(); second != nil && second.ValidUntil().After(r.PointTime) && r.ValidUntil().After(second.PointTime) {
 			in.Second, s.judged.second = second, second
 		}
-		in.Peers, behind = s.peers(*r)
+		in.Peers, silent = s.peers(*r)
 	}
 	before := s.sanity
 	state, verdict := sanity.Check(*s.Sanity, before, in, now)
-	if verdict.Class == sanity.Good && *verdict.Reading.Value == 0 && len(behind) > 0 {
-		// Those that did not report this moment yet may show an outage.
+	if verdict.Class == sanity.Good && *verdict.Reading.Value == 0 && len(silent) > 0 {
+		// What the others say of this moment may show an outage.
 		worst := in
 		worst.Peers = slices.Clone(in.Peers)
-		names := make([]string, len(behind))
-		for i, b := range behind {
+		names := make([]string, len(silent))
+		for i, b := range silent {
 			zero := 0.0
 			b.Value, b.PointTime, names[i] = &zero, r.PointTime, b.Region
 			worst.Peers = append(worst.Peers, b)

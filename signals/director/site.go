@@ -51,7 +51,8 @@ type site struct {
 	mu       sync.Mutex
 	shown    Explanation
 	override *window.Override
-	newest   *signals.Reading // that the source gave
+	// newest that the source gave, and the point before it; nil for none.
+	newest, before *signals.Reading
 }
 
 func newSite(d *Director, c Site) *site {

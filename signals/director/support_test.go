@@ -123,9 +123,13 @@ func (s *scripted) Latest(ctx context.Context) (signals.Reading, error) {
 			return signals.Reading{}, err
 		}
 	}
+	return s.at(now), nil
+}
+
+func (s *scripted) at(now time.Time) signals.Reading {
 	i := min(int(now.Sub(t0)/(5*time.Minute)), len(s.values)-1)
 	return signals.Reading{Kind: signals.Marginal, Unit: signals.GramsPerKWh, Region: "r", Source: "script",
-		Value: s.values[i], PointTime: t0.Add(time.Duration(i) * 5 * time.Minute), ReceivedTime: now, Period: 5 * time.Minute}, nil
+		Value: s.values[i], PointTime: t0.Add(time.Duration(i) * 5 * time.Minute), ReceivedTime: now, Period: 5 * time.Minute}
 }
 
 func below100(in, out int) window.Policy {
