@@ -34,11 +34,14 @@ type accountant struct {
 	clock signals.Clock
 	power map[string]ledger.Power
 	log   *slog.Logger
+	// speed is signals' seconds per real second.
+	speed float64
 	// virtual: the clock goes on from the books at the next start.
 	virtual bool
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
+	seen    engine.Activities
 	last    time.Time
 	unsaved bool
 }
@@ -65,9 +68,9 @@ func readBooks(dataDir string) (books, error) {
 	return out, nil
 }
 
-func newAccountant(dataDir string, clock signals.Clock, grids map[string]ledger.Grid, power map[string]ledger.Power, old books, log *slog.Logger) (*accountant, error) {
+func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map[string]ledger.Grid, power map[string]ledger.Power, old books, log *slog.Logger) (*accountant, error) {
 	a := &accountant{
-		path: filepath.Join(dataDir, "accounting.json"), clock: clock, power: power, log: log,
+		path: filepath.Join(dataDir, "accounting.json"), clock: clock, speed: speed, power: power, log: log,
 		ledger: ledger.New(grids), last: clock.Now(),
 	}
 	_, real := clock.(signals.Real)
@@ -82,7 +85,7 @@ func newAccountant(dataDir string, clock signals.Clock, grids map[string]ledger.
 }
 
 // run samples activities until ctx ends, then keeps the books a last time.
-func (a *accountant) run(ctx context.Context, activities func(context.Context) ([]engine.Activity, error)) {
+func (a *accountant) run(ctx context.Context, activities func(context.Context) (engine.Activities, error)) {
 	sample := time.NewTicker(accountEvery)
 	defer sample.Stop()
 	kept := time.Now()
@@ -108,9 +111,10 @@ func (a *accountant) run(ctx context.Context, activities func(context.Context) (
 // add books the span since the last call. A member that trains takes its site's
 // training watts; one that is kept ready its idle watts; a site that is not
 // admitted has handed its capacity back and takes none.
-func (a *accountant) add(activities []engine.Activity) {
+func (a *accountant) add(now engine.Activities) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.seen = now
 	from, to := a.last, a.clock.Now()
 	if !to.After(from) {
 		return
@@ -119,7 +123,7 @@ func (a *accountant) add(activities []engine.Activity) {
 	if a.virtual {
 		a.unsaved = true // the clock itself goes on from the books
 	}
-	for _, act := range activities {
+	for _, act := range now.Sites {
 		p := a.power[act.Site]
 		watts := float64(act.Training) * p.TrainingWatts
 		if act.Admitted {
@@ -133,6 +137,40 @@ func (a *accountant) add(activities []engine.Activity) {
 			a.log.Error("energy not booked", "site", act.Site, "error", err)
 		}
 	}
+}
+
+// facts are a site's speed, as its committed updates show it, and power: what
+// the planner compares sites by. Times are those of the signals' clock.
+func (a *accountant) facts(site string) (tokensPerSecond, watts, idleWatts, pue float64, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, act := range a.seen.Sites {
+		if act.Site == site && act.Samples > 0 && act.TrainingSeconds > 0 {
+			p := a.power[site]
+			return float64(act.Samples) / act.TrainingSeconds / a.speed, p.TrainingWatts, p.IdleWatts, p.PUE, p.TrainingWatts > 0
+		}
+	}
+	return 0, 0, 0, 0, false
+}
+
+// round is the newest round as of the last sample.
+func (a *accountant) round() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen.Round
+}
+
+// spent is what all sites have emitted, by the marginal ledger, and drawn.
+func (a *accountant) spent() (grams, kWh float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, acc := range a.ledger.Snapshot() {
+		kWh += acc.KWh()
+		if acc.MarginalGrams != nil {
+			grams += *acc.MarginalGrams
+		}
+	}
+	return grams, kWh
 }
 
 // entries is the ledger as manifests and status carry it.

@@ -124,8 +124,8 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	if p.fetch, err = fetch.New(fetch.Config{Clock: clock, Log: o.Log, Registerer: p.registry}); err != nil {
 		return nil, err
 	}
-	if p.pushed, err = newPushed(context.Background(), d, clock, o, p.registry); err != nil {
-		return nil, err
+	if d.federation.Spec.Energy.Webhook != nil {
+		p.pushed = &pushed{}
 	}
 	sites, err := d.signals(newProviders(p.fetch, clock, p.pushed))
 	if err != nil {
@@ -135,7 +135,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	for name, s := range sites {
 		grids[name], power[name] = s.grid, s.power
 	}
-	if p.books, err = newAccountant(o.DataDir, clock, grids, power, old, o.Log); err != nil {
+	if p.books, err = newAccountant(o.DataDir, clock, o.ClockSpeed, grids, power, old, o.Log); err != nil {
 		return nil, err
 	}
 	hooks := engine.Hooks{Ledger: p.books.entries, SignalsNow: clock.Now, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
@@ -156,12 +156,17 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 		return nil, err
 	}
 	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total))
-	if p.director, err = d.director(sites, clock, o, p.registry, p.engine); err != nil {
+	if p.director, err = d.director(sites, p.books, clock, o, p.registry, p.engine); err != nil {
 		return nil, err
+	}
+	if p.pushed != nil {
+		if err = p.pushed.open(context.Background(), d, p.director.Sink(), clock, o, p.registry); err != nil {
+			return nil, err
+		}
 	}
 	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
 	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
-	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Log: o.Log})
+	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: energyDesk{p.director, clock}, Log: o.Log})
 	if p.listener, err = wire.Listen(o.Listen, o.Link); err != nil {
 		return nil, err
 	}

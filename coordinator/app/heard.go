@@ -71,5 +71,5 @@ func (h *heard) At(t time.Time) signals.Step {
 // forecasting is a heard source that also looks ahead.
 type forecasting struct {
 	*heard
-	forecaster
+	signals.Forecaster
 }

@@ -158,7 +158,7 @@ func TestEveryMetricIsServedOnceAndNamesNothingUnbounded(t *testing.T) {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
 				switch l.GetName() {
-				case "federation", "site", "phase", "reason", "direction", "source", "accounting", "kind", "unit", "window", "state", "decision":
+				case "federation", "site", "phase", "reason", "direction", "source", "accounting", "kind", "unit", "window", "state", "decision", "class", "code", "provider":
 				default:
 					t.Errorf("%s has label %s=%q", f.GetName(), l.GetName(), l.GetValue())
 				}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -23,26 +22,17 @@ import (
 	"girassol.dev/signals/webhook"
 )
 
-// forecaster is a source that also looks ahead.
-type forecaster interface {
-	Forecast(ctx context.Context) (signals.Forecast, error)
-}
-
 // providers makes the sources of all sites; those of one provider share its
 // account, limits and cache.
 type providers struct {
 	client   *fetch.Client
 	clock    signals.Clock
-	webhook  *webhook.Handler // nil without spec.energy.webhook
+	pushed   *pushed // nil without spec.energy.webhook
 	accounts map[v1alpha1.CredentialsSpec]*watttime.Account
 }
 
 func newProviders(client *fetch.Client, clock signals.Clock, p *pushed) *providers {
-	out := &providers{client: client, clock: clock, accounts: map[v1alpha1.CredentialsSpec]*watttime.Account{}}
-	if p != nil {
-		out.webhook = p.handler
-	}
-	return out
+	return &providers{client: client, clock: clock, pushed: p, accounts: map[v1alpha1.CredentialsSpec]*watttime.Account{}}
 }
 
 // source makes the source that a grid names.
@@ -83,7 +73,7 @@ func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, e
 		if g.Region != "" {
 			target = webhook.Target{Region: g.Region}
 		}
-		return p.webhook.Source(g.Source, target, signalKinds[kindOf(g)]), nil
+		return p.pushed.source(g.Source, target, signalKinds[kindOf(g)]), nil
 	}
 	return nil, fmt.Errorf("spec.grid.provider: %q is none", g.Provider)
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -15,7 +16,9 @@ import (
 	"girassol.dev/signals"
 	"girassol.dev/signals/director"
 	"girassol.dev/signals/ledger"
+	"girassol.dev/signals/planner"
 	"girassol.dev/signals/replay"
+	"girassol.dev/signals/sanity"
 	"girassol.dev/signals/store"
 	"girassol.dev/signals/window"
 )
@@ -74,7 +77,7 @@ func (p *providers) siteSignal(s v1alpha1.Site) (_ *siteSignal, err error) {
 	}
 	h := &heard{Source: source}
 	sig.source = h
-	if f, ok := source.(forecaster); ok {
+	if f, ok := source.(signals.Forecaster); ok {
 		sig.source = forecasting{h, f}
 	}
 	switch kindOf(g) {
@@ -96,13 +99,21 @@ func column(path, region string, kind signals.Kind) (*replay.Series, error) {
 
 // director makes the energy decisions of all sites that have a signal; the
 // others are admitted by policy.
-func (d *declaration) director(sites map[string]*siteSignal, clock signals.Clock, o Options, registry prometheus.Registerer, e *engine.Engine) (*director.Director, error) {
+func (d *declaration) director(sites map[string]*siteSignal, books *accountant, clock signals.Clock, o Options, registry prometheus.Registerer, e *engine.Engine) (*director.Director, error) {
 	files, err := store.OpenFiles(filepath.Join(o.DataDir, "windows"))
 	if err != nil {
 		return nil, err
 	}
+	energy := d.federation.Spec.Energy
 	c := director.Config{
 		Federation: d.federation.Name, Membership: members{e}, Store: files, Clock: clock, Log: o.Log, Registerer: registry,
+		Facts: books.facts, Round: books.round, Spent: books.spent,
+	}
+	if b := energy.Budget; b != nil {
+		c.BudgetGrams, c.BudgetKWh = float(b.CarbonGrams), float(b.EnergyKWh)
+	}
+	if energy.TargetSites > 0 || energy.Budget != nil {
+		c.Planner = &planner.Config{Wanted: int(energy.TargetSites)}
 	}
 	for _, s := range d.sites {
 		if s.Spec.Grid.Provider == "" {
@@ -110,13 +121,49 @@ func (d *declaration) director(sites map[string]*siteSignal, clock signals.Clock
 				Reason: v1alpha1.ReasonAdmittedByPolicy, Message: "the site has no energy signal and its policy is " + string(policy(d.federation.Spec, s))})
 			continue
 		}
-		p, err := window.FromSpec(d.federation.Spec.Energy, s.Spec.Energy)
+		site, err := d.directed(s, sites[s.Name], o.ClockSpeed)
 		if err != nil {
 			return nil, fmt.Errorf("site %s: %w", s.Name, err)
 		}
-		c.Sites = append(c.Sites, director.Site{Name: s.Name, Policy: p, Source: sites[s.Name].source})
+		c.Sites = append(c.Sites, site)
 	}
 	return director.New(c)
+}
+
+// directed is a site as the director sees it. Rounds and drains take real time;
+// on the signals' clock they are longer by its speed.
+func (d *declaration) directed(s v1alpha1.Site, sig *siteSignal, speed float64) (director.Site, error) {
+	fed := d.federation.Spec
+	own := v1alpha1.EnergySpec{}
+	if s.Spec.Energy != nil {
+		own = *s.Spec.Energy
+	}
+	p, err := window.FromSpec(fed.Energy, s.Spec.Energy)
+	if err != nil {
+		return director.Site{}, err
+	}
+	p.Cooldown = seconds(cmp.Or(own.CooldownSeconds, fed.Energy.CooldownSeconds))
+	p.TrustZero = cmp.Or(own.Zero, fed.Energy.Zero) == v1alpha1.ZeroTrust
+	tolerance := float64(cmp.Or(own.TolerancePercent, fed.Energy.TolerancePercent)) / 100
+	out := director.Site{
+		Name: s.Name, Policy: p, Source: sig.source, Second: sig.second, Region: s.Spec.Grid.Region,
+		Sanity: &sanity.Policy{TrustZero: p.TrustZero, Tolerance: sanity.Tolerance{Relative: tolerance}},
+	}
+	if f, ok := sig.source.(signals.Forecaster); ok && cmp.Or(own.Forecast, fed.Energy.Forecast) != v1alpha1.ForecastIgnore {
+		virtual := func(t time.Duration) time.Duration { return time.Duration(float64(t) * speed) }
+		out.Forecast = f
+		out.Provisioning = seconds(cmp.Or(own.ProvisioningSeconds, fed.Energy.ProvisioningSeconds))
+		out.Round, out.Drain = virtual(seconds(fed.Rounds.TrainSeconds)), virtual(seconds(fed.Drain.GraceSeconds))
+	}
+	return out, nil
+}
+
+func float(v *int64) *float64 {
+	if v == nil {
+		return nil
+	}
+	f := float64(*v)
+	return &f
 }
 
 // members tells the engine what the director decides.

@@ -98,21 +98,32 @@ type Activity struct {
 	Admitted bool
 	// Members with a session, and those of them that train now.
 	Members, Training int
+	// Samples of committed updates and the training time behind them.
+	Samples         uint64
+	TrainingSeconds float64
+}
+
+// Activities are those of all sites, in the round at work or the last one.
+type Activities struct {
+	Round uint64
+	Sites []Activity
 }
 
 // Activities tells every site's activity.
-func (e *Engine) Activities(ctx context.Context) ([]Activity, error) {
-	var out []Activity
+func (e *Engine) Activities(ctx context.Context) (Activities, error) {
+	var out Activities
 	err := e.do(ctx, func() {
+		out.Round = e.machine.Status().Round
 		sessions := e.sessions.BySite()
 		for _, s := range e.machine.Sites() {
-			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit, Members: len(sessions[s.Name])}
+			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit, Members: len(sessions[s.Name]),
+				Samples: e.stats[s.Name].Samples, TrainingSeconds: e.stats[s.Name].TrainingSeconds}
 			for _, ses := range sessions[s.Name] {
 				if e.machine.Working(ses.Member) {
 					a.Training++
 				}
 			}
-			out = append(out, a)
+			out.Sites = append(out.Sites, a)
 		}
 	})
 	return out, err
