@@ -6,6 +6,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -22,19 +23,20 @@ import (
 	"girassol.dev/internal/wire"
 )
 
-// binary is the quickstart, whose roles are the product's processes.
-var binary string
+// binary is the quickstart, whose roles are the product's processes; cli is
+// girassol.
+var binary, cli string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "girassol-e2e-")
 	if err != nil {
 		panic(err)
 	}
-	binary = filepath.Join(dir, "quickstart")
-	build := exec.Command("go", "build", "-o", binary, "girassol.dev/examples/quickstart")
+	binary, cli = filepath.Join(dir, "quickstart"), filepath.Join(dir, "girassol")
+	build := exec.Command("go", "build", "-o", dir, "girassol.dev/examples/quickstart", "girassol.dev/coordinator/cmd/girassol")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e: the quickstart does not build:", err)
+		fmt.Fprintln(os.Stderr, "e2e: the programs do not build:", err)
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -64,6 +66,8 @@ type spec struct {
 	rounds    string // YAML lines under spec.rounds
 	redis     string
 	trainer   []string
+	// energy and grid replace the policy Ignore; YAML flow mappings.
+	energy, grid string
 }
 
 func newCluster(t *testing.T, s spec) *cluster {
@@ -80,9 +84,9 @@ func newCluster(t *testing.T, s spec) *cluster {
 	for i := range s.sites {
 		fmt.Fprintf(&y, "  - {name: %s}\n", siteName(i))
 	}
-	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: {policy: Ignore}\n  rounds: {%s}\n", s.algorithm, s.rounds)
+	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: %s\n  rounds: {%s}\n", s.algorithm, cmp.Or(s.energy, "{policy: Ignore}"), s.rounds)
 	for i := range s.sites {
-		fmt.Fprintf(&y, "---\napiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: %s}\nspec: {power: {trainingWatts: 100, idleWatts: 10}}\n", siteName(i))
+		fmt.Fprintf(&y, "---\napiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: %s}\nspec: {power: {trainingWatts: 100, idleWatts: 10}, grid: %s}\n", siteName(i), cmp.Or(s.grid, "{}"))
 	}
 	c.write("federation.yaml", y.String())
 	for i := range s.sites {
@@ -115,6 +119,15 @@ func (c *cluster) write(name, text string) {
 	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+func (c *cluster) edit(name, old, replacement string) {
+	c.t.Helper()
+	b, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write(name, strings.ReplaceAll(string(b), old, replacement))
 }
 
 func (c *cluster) store() string { return filepath.Join(c.dir, "coordinator") }
