@@ -55,6 +55,11 @@ func peer(a, b signals.Reading) bool {
 	return a.Source == b.Source && a.Kind == b.Kind && a.Region != b.Region
 }
 
+// overlap says that two readings speak of one moment.
+func overlap(a, b signals.Reading) bool {
+	return a.ValidUntil().After(b.PointTime) && b.ValidUntil().After(a.PointTime)
+}
+
 // peers are the readings of the other regions of r's feed: those of the same
 // moment, and the newest of regions that said nothing of it yet, or of which
 // that is no longer known.
@@ -67,13 +72,10 @@ func (s *site) peers(r signals.Reading) (present, silent []signals.Reading) {
 		if o == s || newest == nil || !peer(*newest, r) || slices.Contains(seen, newest.Region) {
 			continue
 		}
-		of := func(n *signals.Reading) bool {
-			return n != nil && n.ValidUntil().After(r.PointTime) && r.ValidUntil().After(n.PointTime)
-		}
 		switch {
-		case of(newest):
+		case overlap(*newest, r):
 			present = append(present, *newest)
-		case of(before) && peer(*before, r):
+		case before != nil && overlap(*before, r) && peer(*before, r):
 			present = append(present, *before)
 		case newest.ValidUntil().Add(newest.Period).After(r.PointTime): // at most one point behind
 			silent = append(silent, *newest)
@@ -127,8 +129,11 @@ func (s *site) judge(r *signals.Reading, f *signals.Forecast, now time.Time) (v,
 	in := sanity.Input{Reading: r, Price: s.price.get(), Share: s.share.get(), Forecast: f}
 	var silent []signals.Reading
 	if r != nil {
-		if second := s.second.get(); second != nil && second.ValidUntil().After(r.PointTime) && r.ValidUntil().After(second.PointTime) {
-			in.Second, s.judged.second = second, second
+		if second := s.second.get(); second != nil && overlap(*second, *r) {
+			s.compared, s.comparedPoint = second, r.PointTime
+		}
+		if s.compared != nil && s.comparedPoint.Equal(r.PointTime) { // or what it was compared with before
+			in.Second, s.judged.second = s.compared, s.compared
 		}
 		in.Peers, silent = s.peers(*r)
 	}

@@ -41,6 +41,9 @@ type site struct {
 	savedSanity  sanity.State
 	countedPoint time.Time
 	counted      sanity.Class
+	// compared is what the second source said of the moment of this point.
+	compared      *signals.Reading
+	comparedPoint time.Time
 
 	// The first two are decide's, the last is send's.
 	sourceFailure, storeFailure, membershipFailure outage
@@ -124,6 +127,7 @@ func (s *site) poll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		first := newest.IsZero()
 		if err == nil && r.Period > 0 && r.PointTime.After(newest) {
 			newest, period, failures = r.PointTime, r.Period, 0
 		} else {
@@ -131,6 +135,8 @@ func (s *site) poll(ctx context.Context) {
 		}
 		var rest time.Duration
 		switch {
+		case failures == 0 && first: // it is not known when it came
+			rest = newest.Add(period).Sub(s.director.config.Clock.Now())
 		case failures == 0:
 			// A point that came late will be followed by another late one.
 			rest = max(newest.Add(period).Sub(s.director.config.Clock.Now()), period/2)
