@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +20,12 @@ import (
 	"girassol.dev/internal/tensor"
 	"girassol.dev/signals"
 	"girassol.dev/signals/ledger"
+	"girassol.dev/signals/replay"
 )
 
 const (
+	// keptRounds is how many rounds have entries of their own.
+	keptRounds = 256
 	// accountEvery is how often power is sampled, in real time.
 	accountEvery = 100 * time.Millisecond
 	// keepEvery is how often the books are written to disk.
@@ -42,14 +47,18 @@ type accountant struct {
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
 	seen    engine.Activities
+	begun   time.Time
 	last    time.Time
 	unsaved bool
 }
 
 // books is what survives a restart. Now lets a virtual clock go on where it was.
 type books struct {
-	Now      time.Time                 `json:"now"`
+	Now time.Time `json:"now"`
+	// Begun is when the first of them were opened, on the signals' clock.
+	Begun    time.Time                 `json:"begun"`
 	Accounts map[string]ledger.Account `json:"accounts"`
+	Rounds   []ledger.Entry            `json:"rounds,omitempty"`
 }
 
 func readBooks(dataDir string) (books, error) {
@@ -73,6 +82,11 @@ func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map
 		path: filepath.Join(dataDir, "accounting.json"), clock: clock, speed: speed, power: power, log: log,
 		ledger: ledger.New(grids), last: clock.Now(),
 	}
+	a.begun = a.last
+	if !old.Begun.IsZero() {
+		a.begun = old.Begun
+	}
+	a.ledger.KeepRounds(keptRounds)
 	_, real := clock.(signals.Real)
 	a.virtual = !real
 	a.unsaved = a.virtual
@@ -80,6 +94,9 @@ func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map
 		if err := a.ledger.Restore(old.Accounts); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.path, err)
 		}
+	}
+	if err := a.ledger.RestoreRounds(old.Rounds); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
 	return a, nil
 }
@@ -133,10 +150,39 @@ func (a *accountant) add(now engine.Activities) {
 			continue
 		}
 		a.unsaved = true
-		if err := a.ledger.Add(act.Site, from, to, watts, p.PUE); err != nil {
+		span := ledger.Span{Site: act.Site, From: from, To: to, Watts: watts, PUE: p.PUE}
+		if act.Training > 0 {
+			span.Round = &now.Round
+		}
+		if err := a.ledger.Book(span); err != nil {
 			a.log.Error("energy not booked", "site", act.Site, "error", err)
 		}
 	}
+}
+
+// report is the ledgers by federation, site and round, with what one site that
+// is always on would have taken for the same training time, for each site whose
+// trace is known.
+func (a *accountant) report(federation string, traces map[string]*replay.Series) (ledger.Report, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := ledger.NewReport(federation, a.begun, a.last, a.ledger.Snapshot(), a.ledger.Rounds())
+	var training float64
+	for _, act := range a.seen.Sites {
+		training += act.TrainingSeconds * a.speed
+	}
+	for _, site := range slices.Sorted(maps.Keys(traces)) {
+		p := a.power[site]
+		if training == 0 || p.TrainingWatts == 0 {
+			continue
+		}
+		b, err := ledger.AlwaysOn(site, traces[site], a.begun, time.Duration(training*float64(time.Second)), p.TrainingWatts, p.PUE)
+		if err != nil {
+			return r, fmt.Errorf("baseline of %s: %w", site, err)
+		}
+		r.AddBaseline(b)
+	}
+	return r, nil
 }
 
 // facts are a site's speed, as its committed updates show it, and power: what
@@ -194,7 +240,7 @@ func (a *accountant) keep() {
 		return
 	}
 	a.unsaved = false
-	b := books{Now: a.last, Accounts: a.ledger.Snapshot()}
+	b := books{Now: a.last, Begun: a.begun, Accounts: a.ledger.Snapshot(), Rounds: a.ledger.Rounds()}
 	a.mu.Unlock()
 	err := tensor.WriteFileAtomic(a.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(b) })
 	if err != nil {

@@ -34,6 +34,7 @@ import (
 	"girassol.dev/signals/director"
 	"girassol.dev/signals/fetch"
 	"girassol.dev/signals/ledger"
+	"girassol.dev/signals/replay"
 )
 
 // Options of a coordinator process.
@@ -131,9 +132,12 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	if err != nil {
 		return nil, err
 	}
-	grids, power := map[string]ledger.Grid{}, map[string]ledger.Power{}
+	grids, power, traces := map[string]ledger.Grid{}, map[string]ledger.Power{}, map[string]*replay.Series{}
 	for name, s := range sites {
 		grids[name], power[name] = s.grid, s.power
+		if s.trace != nil {
+			traces[name] = s.trace
+		}
 	}
 	if p.books, err = newAccountant(o.DataDir, clock, o.ClockSpeed, grids, power, old, o.Log); err != nil {
 		return nil, err
@@ -166,7 +170,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	}
 	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
 	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
-	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: energyDesk{p.director, clock}, Log: o.Log})
+	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: energyDesk{name, p.director, p.books, traces, clock}, Log: o.Log})
 	if p.listener, err = wire.Listen(o.Listen, o.Link); err != nil {
 		return nil, err
 	}

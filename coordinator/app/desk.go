@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,12 +10,29 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/signals"
 	"girassol.dev/signals/director"
+	"girassol.dev/signals/replay"
 )
 
 // energyDesk answers the Admin service's questions about energy decisions.
 type energyDesk struct {
-	director *director.Director
-	clock    signals.Clock
+	federation string
+	director   *director.Director
+	books      *accountant
+	traces     map[string]*replay.Series
+	clock      signals.Clock
+}
+
+// Report implements server.Energy.
+func (d energyDesk) Report() (*coordinatorv1.ReportResponse, error) {
+	r, err := d.books.report(d.federation, d.traces)
+	if err != nil {
+		return nil, err
+	}
+	var asCSV, asJSON strings.Builder
+	if err := errors.Join(r.WriteCSV(&asCSV), r.WriteJSON(&asJSON)); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.ReportResponse{Csv: asCSV.String(), Json: asJSON.String()}, nil
 }
 
 // Explain implements server.Energy.

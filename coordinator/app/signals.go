@@ -27,6 +27,7 @@ import (
 type siteSignal struct {
 	source director.Source // nil without a signal
 	second director.Source // nil without spec.grid.check
+	trace  *replay.Series  // of the marginal intensity; nil without a Replay
 	grid   ledger.Grid
 	power  ledger.Power
 }
@@ -65,9 +66,10 @@ func (p *providers) siteSignal(s v1alpha1.Site) (_ *siteSignal, err error) {
 	if g.Provider == v1alpha1.GridReplay {
 		// A trace knows the past and the future of its own ledger.
 		sig.source = source
-		if sig.grid.Marginal, err = column(g.TracePath, g.Region, signals.Marginal); err != nil {
+		if sig.trace, err = column(g.TracePath, g.Region, signals.Marginal); err != nil {
 			return nil, fmt.Errorf("spec.grid.tracePath: %w", err)
 		}
+		sig.grid.Marginal = sig.trace
 		if g.AverageTracePath != "" {
 			if sig.grid.Average, err = column(g.AverageTracePath, g.Region, signals.Average); err != nil {
 				return nil, fmt.Errorf("spec.grid.averageTracePath: %w", err)

@@ -32,6 +32,7 @@ type Energy interface {
 	Explain(site string) (*coordinatorv1.ExplainResponse, error)
 	Override(site string, admit bool, span time.Duration, reason string) (until time.Time, err error)
 	ClearOverride(site string) error
+	Report() (*coordinatorv1.ReportResponse, error)
 }
 
 // authorize keeps sites out: a certificate that names a site is an agent's.
@@ -231,4 +232,17 @@ func (a *Admin) ClearOverride(ctx context.Context, req *coordinatorv1.ClearOverr
 	}
 	a.Log.Info("override cleared", "site", req.GetSite())
 	return &coordinatorv1.ClearOverrideResponse{}, nil
+}
+
+// Report is the ledgers.
+func (a *Admin) Report(ctx context.Context, _ *coordinatorv1.ReportRequest) (*coordinatorv1.ReportResponse, error) {
+	e, err := a.energy(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.Report()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return out, nil
 }

@@ -422,6 +422,95 @@ func (*ClearOverrideResponse) Descriptor() ([]byte, []int) {
 	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
+type ReportRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportRequest) Reset() {
+	*x = ReportRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportRequest) ProtoMessage() {}
+
+func (x *ReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
+func (*ReportRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+// ReportResponse is the same report twice; signals/ledger.Report documents it.
+type ReportResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Csv           string                 `protobuf:"bytes,1,opt,name=csv,proto3" json:"csv,omitempty"`
+	Json          string                 `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportResponse) Reset() {
+	*x = ReportResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportResponse) ProtoMessage() {}
+
+func (x *ReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
+func (*ReportResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReportResponse) GetCsv() string {
+	if x != nil {
+		return x.Csv
+	}
+	return ""
+}
+
+func (x *ReportResponse) GetJson() string {
+	if x != nil {
+		return x.Json
+	}
+	return ""
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -430,7 +519,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +531,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +544,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 type WatchRequest struct {
@@ -468,7 +557,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +569,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +582,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -520,7 +609,7 @@ type SetMembershipRequest struct {
 
 func (x *SetMembershipRequest) Reset() {
 	*x = SetMembershipRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -532,7 +621,7 @@ func (x *SetMembershipRequest) String() string {
 func (*SetMembershipRequest) ProtoMessage() {}
 
 func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -545,7 +634,7 @@ func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*SetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SetMembershipRequest) GetSite() string {
@@ -604,7 +693,7 @@ type SetMembershipResponse struct {
 
 func (x *SetMembershipResponse) Reset() {
 	*x = SetMembershipResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +705,7 @@ func (x *SetMembershipResponse) String() string {
 func (*SetMembershipResponse) ProtoMessage() {}
 
 func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +718,7 @@ func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*SetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetMembershipResponse) GetChanged() bool {
@@ -678,7 +767,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +779,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +792,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Signal) GetKind() string {
@@ -764,7 +853,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +865,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +878,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PauseRequest) GetMessage() string {
@@ -807,7 +896,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +908,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +921,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 type ResumeRequest struct {
@@ -843,7 +932,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +944,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +957,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 type ResumeResponse struct {
@@ -879,7 +968,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +980,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +993,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type FederationStatus struct {
@@ -941,7 +1030,7 @@ type FederationStatus struct {
 
 func (x *FederationStatus) Reset() {
 	*x = FederationStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1042,7 @@ func (x *FederationStatus) String() string {
 func (*FederationStatus) ProtoMessage() {}
 
 func (x *FederationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1055,7 @@ func (x *FederationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FederationStatus.ProtoReflect.Descriptor instead.
 func (*FederationStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FederationStatus) GetFederation() string {
@@ -1136,7 +1225,7 @@ type RoundStatus struct {
 
 func (x *RoundStatus) Reset() {
 	*x = RoundStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1237,7 @@ func (x *RoundStatus) String() string {
 func (*RoundStatus) ProtoMessage() {}
 
 func (x *RoundStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1250,7 @@ func (x *RoundStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundStatus.ProtoReflect.Descriptor instead.
 func (*RoundStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RoundStatus) GetNumber() uint64 {
@@ -1238,7 +1327,7 @@ type VoidRound struct {
 
 func (x *VoidRound) Reset() {
 	*x = VoidRound{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1339,7 @@ func (x *VoidRound) String() string {
 func (*VoidRound) ProtoMessage() {}
 
 func (x *VoidRound) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1352,7 @@ func (x *VoidRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
 func (*VoidRound) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VoidRound) GetNumber() uint64 {
@@ -1308,7 +1397,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1409,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1422,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1447,7 +1536,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1548,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1561,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -1611,7 +1700,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1712,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1725,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -1687,7 +1776,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1788,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1801,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -1766,6 +1855,10 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x14ClearOverrideRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"\x17\n" +
 	"\x15ClearOverrideResponse\"\x0f\n" +
+	"\rReportRequest\"6\n" +
+	"\x0eReportResponse\x12\x10\n" +
+	"\x03csv\x18\x01 \x01(\tR\x03csv\x12\x12\n" +
+	"\x04json\x18\x02 \x01(\tR\x04json\"\x0f\n" +
 	"\rStatusRequest\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ms\x18\x01 \x01(\x03R\n" +
@@ -1909,7 +2002,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x16MEMBERSHIP_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MEMBERSHIP_ADMIT\x10\x01\x12\x14\n" +
 	"\x10MEMBERSHIP_DRAIN\x10\x02\x12\x16\n" +
-	"\x12MEMBERSHIP_EXCLUDE\x10\x032\x9c\x06\n" +
+	"\x12MEMBERSHIP_EXCLUDE\x10\x032\xf7\x06\n" +
 	"\x05Admin\x12[\n" +
 	"\x06Status\x12&.girassol.coordinator.v1.StatusRequest\x1a).girassol.coordinator.v1.FederationStatus\x12[\n" +
 	"\x05Watch\x12%.girassol.coordinator.v1.WatchRequest\x1a).girassol.coordinator.v1.FederationStatus0\x01\x12n\n" +
@@ -1918,7 +2011,8 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x06Resume\x12&.girassol.coordinator.v1.ResumeRequest\x1a'.girassol.coordinator.v1.ResumeResponse\x12\\\n" +
 	"\aExplain\x12'.girassol.coordinator.v1.ExplainRequest\x1a(.girassol.coordinator.v1.ExplainResponse\x12h\n" +
 	"\vSetOverride\x12+.girassol.coordinator.v1.SetOverrideRequest\x1a,.girassol.coordinator.v1.SetOverrideResponse\x12n\n" +
-	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
+	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponse\x12Y\n" +
+	"\x06Report\x12&.girassol.coordinator.v1.ReportRequest\x1a'.girassol.coordinator.v1.ReportResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_coordinator_v1_admin_proto_rawDescOnce sync.Once
@@ -1933,7 +2027,7 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
 	(*ExplainRequest)(nil),        // 1: girassol.coordinator.v1.ExplainRequest
@@ -1943,62 +2037,66 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*SetOverrideResponse)(nil),   // 5: girassol.coordinator.v1.SetOverrideResponse
 	(*ClearOverrideRequest)(nil),  // 6: girassol.coordinator.v1.ClearOverrideRequest
 	(*ClearOverrideResponse)(nil), // 7: girassol.coordinator.v1.ClearOverrideResponse
-	(*StatusRequest)(nil),         // 8: girassol.coordinator.v1.StatusRequest
-	(*WatchRequest)(nil),          // 9: girassol.coordinator.v1.WatchRequest
-	(*SetMembershipRequest)(nil),  // 10: girassol.coordinator.v1.SetMembershipRequest
-	(*SetMembershipResponse)(nil), // 11: girassol.coordinator.v1.SetMembershipResponse
-	(*Signal)(nil),                // 12: girassol.coordinator.v1.Signal
-	(*PauseRequest)(nil),          // 13: girassol.coordinator.v1.PauseRequest
-	(*PauseResponse)(nil),         // 14: girassol.coordinator.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 15: girassol.coordinator.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 16: girassol.coordinator.v1.ResumeResponse
-	(*FederationStatus)(nil),      // 17: girassol.coordinator.v1.FederationStatus
-	(*RoundStatus)(nil),           // 18: girassol.coordinator.v1.RoundStatus
-	(*VoidRound)(nil),             // 19: girassol.coordinator.v1.VoidRound
-	(*SiteStatus)(nil),            // 20: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 21: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 22: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 23: girassol.coordinator.v1.EventsStatus
-	(*Algorithm)(nil),             // 24: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 25: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 26: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 27: girassol.coordinator.v1.Hardware
+	(*ReportRequest)(nil),         // 8: girassol.coordinator.v1.ReportRequest
+	(*ReportResponse)(nil),        // 9: girassol.coordinator.v1.ReportResponse
+	(*StatusRequest)(nil),         // 10: girassol.coordinator.v1.StatusRequest
+	(*WatchRequest)(nil),          // 11: girassol.coordinator.v1.WatchRequest
+	(*SetMembershipRequest)(nil),  // 12: girassol.coordinator.v1.SetMembershipRequest
+	(*SetMembershipResponse)(nil), // 13: girassol.coordinator.v1.SetMembershipResponse
+	(*Signal)(nil),                // 14: girassol.coordinator.v1.Signal
+	(*PauseRequest)(nil),          // 15: girassol.coordinator.v1.PauseRequest
+	(*PauseResponse)(nil),         // 16: girassol.coordinator.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 17: girassol.coordinator.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 18: girassol.coordinator.v1.ResumeResponse
+	(*FederationStatus)(nil),      // 19: girassol.coordinator.v1.FederationStatus
+	(*RoundStatus)(nil),           // 20: girassol.coordinator.v1.RoundStatus
+	(*VoidRound)(nil),             // 21: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),            // 22: girassol.coordinator.v1.SiteStatus
+	(*MemberStatus)(nil),          // 23: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),          // 24: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),          // 25: girassol.coordinator.v1.EventsStatus
+	(*Algorithm)(nil),             // 26: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),            // 27: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),              // 28: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),              // 29: girassol.coordinator.v1.Hardware
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	3,  // 0: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
 	0,  // 1: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
-	12, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
+	14, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
 	0,  // 3: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	24, // 4: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	18, // 5: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	20, // 6: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	25, // 7: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	23, // 8: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	19, // 9: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	26, // 4: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	20, // 5: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	22, // 6: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	27, // 7: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	25, // 8: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	21, // 9: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
 	0,  // 10: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	12, // 11: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	21, // 12: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	22, // 13: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	26, // 14: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	27, // 15: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	8,  // 16: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	9,  // 17: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	10, // 18: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	13, // 19: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	15, // 20: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	14, // 11: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	23, // 12: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	24, // 13: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	28, // 14: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	29, // 15: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	10, // 16: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	11, // 17: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	12, // 18: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	15, // 19: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	17, // 20: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
 	1,  // 21: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
 	4,  // 22: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
 	6,  // 23: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
-	17, // 24: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	17, // 25: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	11, // 26: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	14, // 27: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	16, // 28: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	2,  // 29: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
-	5,  // 30: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
-	7,  // 31: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
-	24, // [24:32] is the sub-list for method output_type
-	16, // [16:24] is the sub-list for method input_type
+	8,  // 24: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
+	19, // 25: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	19, // 26: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	13, // 27: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	16, // 28: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	18, // 29: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	2,  // 30: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
+	5,  // 31: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
+	7,  // 32: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
+	9,  // 33: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
+	25, // [25:34] is the sub-list for method output_type
+	16, // [16:25] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
 	16, // [16:16] is the sub-list for extension extendee
 	0,  // [0:16] is the sub-list for field type_name
@@ -2010,17 +2108,17 @@ func file_coordinator_v1_admin_proto_init() {
 		return
 	}
 	file_coordinator_v1_fleet_proto_init()
-	file_coordinator_v1_admin_proto_msgTypes[11].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[20].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[21].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[18].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	Admin_Explain_FullMethodName       = "/girassol.coordinator.v1.Admin/Explain"
 	Admin_SetOverride_FullMethodName   = "/girassol.coordinator.v1.Admin/SetOverride"
 	Admin_ClearOverride_FullMethodName = "/girassol.coordinator.v1.Admin/ClearOverride"
+	Admin_Report_FullMethodName        = "/girassol.coordinator.v1.Admin/Report"
 )
 
 // AdminClient is the client API for Admin service.
@@ -57,6 +58,8 @@ type AdminClient interface {
 	SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*SetOverrideResponse, error)
 	// ClearOverride lets the window decide again.
 	ClearOverride(ctx context.Context, in *ClearOverrideRequest, opts ...grpc.CallOption) (*ClearOverrideResponse, error)
+	// Report is the ledgers by federation, site and round, with baselines.
+	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 }
 
 type adminClient struct {
@@ -156,6 +159,16 @@ func (c *adminClient) ClearOverride(ctx context.Context, in *ClearOverrideReques
 	return out, nil
 }
 
+func (c *adminClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportResponse)
+	err := c.cc.Invoke(ctx, Admin_Report_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -181,6 +194,8 @@ type AdminServer interface {
 	SetOverride(context.Context, *SetOverrideRequest) (*SetOverrideResponse, error)
 	// ClearOverride lets the window decide again.
 	ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error)
+	// Report is the ledgers by federation, site and round, with baselines.
+	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -214,6 +229,9 @@ func (UnimplementedAdminServer) SetOverride(context.Context, *SetOverrideRequest
 }
 func (UnimplementedAdminServer) ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClearOverride not implemented")
+}
+func (UnimplementedAdminServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -373,6 +391,24 @@ func _Admin_ClearOverride_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Report(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Report_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Report(ctx, req.(*ReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -407,6 +443,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ClearOverride",
 			Handler:    _Admin_ClearOverride_Handler,
+		},
+		{
+			MethodName: "Report",
+			Handler:    _Admin_Report_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

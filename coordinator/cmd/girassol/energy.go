@@ -59,6 +59,32 @@ func printable(s string) string {
 	}, s)
 }
 
+func reportCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "report",
+		Short: "Energy and CO2 by federation, site and round, as CSV or JSON",
+		Long: `Print the ledgers: energy and CO2 by federation, site and round (the newest 256),
+and what one site that is always on would have taken for the same training time.
+Marginal and average are two ledgers and are never added. CSV, or JSON with -o json;
+an empty cell or null is not known, never 0.`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.call(cmd.Context(), func(ctx context.Context, c coordinatorv1.AdminClient) error {
+				resp, err := c.Report(ctx, &coordinatorv1.ReportRequest{})
+				if err != nil {
+					return err
+				}
+				text := resp.GetCsv()
+				if o.json() {
+					text = resp.GetJson()
+				}
+				_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+				return err
+			})
+		},
+	}
+}
+
 func overrideCommand(o *options) *cobra.Command {
 	var in, out, clearIt bool
 	var span time.Duration

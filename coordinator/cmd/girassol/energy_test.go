@@ -32,6 +32,16 @@ func (a *admin) ClearOverride(_ context.Context, m *coordinatorv1.ClearOverrideR
 	return &coordinatorv1.ClearOverrideResponse{}, a.err
 }
 
+func (a *admin) Report(context.Context, *coordinatorv1.ReportRequest) (*coordinatorv1.ReportResponse, error) {
+	return &coordinatorv1.ReportResponse{Csv: "scope,round\nfederation,\n", Json: "{}\n"}, a.err
+}
+
+func TestReportIsCSVOrJSON(t *testing.T) {
+	addr := (&admin{}).serve(t)
+	girassol(t.Context(), nil, "report", "--address", addr).want(t, 0, "scope,round\nfederation,\n", "")
+	girassol(t.Context(), nil, "report", "-o", "json", "--address", addr).want(t, 0, "{}\n", "")
+}
+
 func TestExplainShowsFactsWithoutSteeringTheTerminal(t *testing.T) {
 	addr := (&admin{}).serve(t)
 	girassol(t.Context(), nil, "explain", "lisboa", "--address", addr).want(t, 0, "decision  admit, EnergyFavourable\nreading   42 gCO2/kWh [2J\n", "")
