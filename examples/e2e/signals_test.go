@@ -68,6 +68,9 @@ func TestPushedSignalsAdmitAndDrainASite(t *testing.T) {
 	c.until("waited for energy again", func(s *coordinatorv1.FederationStatus) bool {
 		return site(s, "a").GetPhase() == "Idle" && site(s, "a").GetReason() == "WaitingForEnergy"
 	})
+	if rows := strings.Split(c.girassol("report"), "\n"); len(rows) < 4 || !strings.HasPrefix(rows[1], "federation,") || !strings.Contains(rows[0], "marginal_kgco2") {
+		t.Errorf("report says\n%s", strings.Join(rows, "\n"))
+	}
 	// A coordinator that was killed remembers what was pushed.
 	c.coord.kill()
 	c.startCoordinator("--signals-listen", push)
