@@ -127,8 +127,9 @@ type ForecastView struct {
 	AgeSeconds  float64   `json:"ageSeconds"`
 	Until       time.Time `json:"until,omitzero"`
 	Points      int       `json:"points"`
-	// NextOpen and NextClose are when the thresholds open and close a window by
-	// it; zero if not within it.
+	// NextOpen and NextClose are when a window opens and closes by it: of an open
+	// one the end and the next beginning, otherwise the next one's beginning,
+	// which may have been by the forecast, and end. Zero if not within it.
 	NextOpen  time.Time `json:"nextOpen,omitzero"`
 	NextClose time.Time `json:"nextClose,omitzero"`
 	// Verdict on the newest issue.
@@ -218,7 +219,7 @@ func view(r *signals.Reading, problem string, now time.Time) *ReadingView {
 	v.Kind, v.Unit, v.Region, v.Source, v.Model = r.Kind, r.Unit, r.Region, r.Source, r.Model
 	v.Value, v.Quality = r.Value, cmp.Or(r.Quality, signals.Good)
 	v.PointTime, v.PeriodSeconds = r.PointTime, r.Period.Seconds()
-	v.AgeSeconds, v.Stale = now.Sub(r.PointTime).Seconds(), !r.Fresh(now)
+	v.AgeSeconds, v.Stale = age(now, r.PointTime), !r.Fresh(now)
 	return v
 }
 
@@ -246,20 +247,37 @@ func (s *site) foreseen(state window.State, judged judgement, now time.Time) *Fo
 	if last := s.forecast.get(); last != nil {
 		v.Source = last.Source
 	}
-	v.GeneratedAt, v.AgeSeconds, v.Points = f.GeneratedAt, now.Sub(f.GeneratedAt).Seconds(), len(f.Points)
+	v.GeneratedAt, v.AgeSeconds, v.Points = f.GeneratedAt, age(now, f.GeneratedAt), len(f.Points)
 	if n := len(f.Points); n > 0 {
 		v.Until = f.Points[n-1].Time.Add(f.Points[n-1].Period)
 	}
 	if s.Policy.Mode == window.Grams || f.Kind == signals.Percentile {
-		v.NextOpen = row(f.Points, s.Policy.EnterConfirmations, now, func(x float64) bool { return x < s.Policy.Enter })
-		v.NextClose = row(f.Points, s.Policy.LeaveConfirmations, now, func(x float64) bool { return x > s.Policy.Leave })
+		opens := func(from time.Time) time.Time {
+			return row(f.Points, s.Policy.EnterConfirmations, from, func(x float64) bool { return x < s.Policy.Enter })
+		}
+		closes := func(from time.Time) time.Time {
+			return row(f.Points, s.Policy.LeaveConfirmations, from, func(x float64) bool { return x > s.Policy.Leave })
+		}
+		if state.Open {
+			v.NextClose = closes(now)
+			v.NextOpen = opens(v.NextClose)
+		} else {
+			v.NextOpen = opens(now)
+			v.NextClose = closes(v.NextOpen)
+		}
 	}
 	return v
 }
 
+// age in seconds, to the millisecond.
+func age(now, then time.Time) float64 { return now.Sub(then).Round(time.Millisecond).Seconds() }
+
 // row is when the first n consecutive points begin that are as wanted and end
 // after now; zero if there are none.
 func row(points []window.Sample, n int, now time.Time, is func(float64) bool) time.Time {
+	if now.IsZero() {
+		return time.Time{}
+	}
 	count := 0
 	var begin time.Time
 	for i, pt := range points {

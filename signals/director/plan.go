@@ -303,7 +303,11 @@ func (p *plans) plan() {
 	}
 	choices := map[string]choice{}
 	for _, k := range plan.Choices {
-		open := p.entries[k.Site].d.Admit
+		d := p.entries[k.Site].d
+		open := d.Admit
+		if !open && d.Window == v1alpha1.WindowOpen {
+			k.Reason, k.Message = d.Reason, "held out, whatever its window"
+		}
 		if full && open {
 			k.Reason = v1alpha1.ReasonOverride
 			k.Message = fmt.Sprintf("all %d places are taken by overrides: %s", c.Wanted, strings.Join(forced, ", "))

@@ -221,3 +221,24 @@ func TestACurtailmentWinsOverAllAndEnds(t *testing.T) {
 		sameMinutes(t, "c", members.changes("c"), []float64{0})
 	})
 }
+
+func TestAHangingSourceDelaysNoOtherSitesPlanByASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := atSpeed(t, 1)
+		members := &recorder{clock: clock}
+		d, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock, Facts: alike, Planner: &planner.Config{Wanted: 1, Step: 5 * time.Minute},
+			Sites: []Site{
+				{Name: "a", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(append(repeat(80, 2), 500, 80)...)}},
+				{Name: "hangs", Policy: below100(1, 1), Source: sourceFunc(hang)},
+			}})
+		until(clock, 19)
+		if e, err := d.Explain("hangs"); err != nil || e.SourceError == "" || e.Admit {
+			t.Errorf("%+v, %v", e, err)
+		}
+		stop()
+		got := members.changes("a")
+		if len(got) != 3 || got[0] > 1.0/60 || got[1] < 10 || got[1] > 10.001 || got[2] < 15 || got[2] > 15+1.0/60 {
+			t.Errorf("changed at minutes %v", got)
+		}
+	})
+}
