@@ -168,6 +168,7 @@ func (a *accountant) report(federation string, traces map[string]*replay.Series)
 	defer a.mu.Unlock()
 	r := ledger.NewReport(federation, a.begun, a.last, a.ledger.Snapshot(), a.ledger.Rounds())
 	var training float64
+	var places []ledger.Place
 	for _, act := range a.seen.Sites {
 		training += act.TrainingSeconds * a.speed
 	}
@@ -181,6 +182,15 @@ func (a *accountant) report(federation string, traces map[string]*replay.Series)
 			return r, fmt.Errorf("baseline of %s: %w", site, err)
 		}
 		r.AddBaseline(b)
+		places = append(places, ledger.Place{Site: site, Trace: traces[site], Watts: p.TrainingWatts, PUE: p.PUE})
+	}
+	if len(places) > 0 && a.last.After(a.begun) {
+		// The least that so much training could have emitted in the same time.
+		bound, err := ledger.Clairvoyant(places, a.begun, a.last, time.Duration(training*float64(time.Second)))
+		if err != nil {
+			return r, fmt.Errorf("clairvoyant bound: %w", err)
+		}
+		r.AddBound(bound)
 	}
 	return r, nil
 }
@@ -197,6 +207,17 @@ func (a *accountant) facts(site string) (tokensPerSecond, watts, idleWatts, pue 
 		}
 	}
 	return 0, 0, 0, 0, false
+}
+
+// trained are the tokens behind all committed updates.
+func (a *accountant) trained() float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var tokens float64
+	for _, act := range a.seen.Sites {
+		tokens += float64(act.Samples)
+	}
+	return tokens
 }
 
 // round is the newest round as of the last sample.

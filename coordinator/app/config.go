@@ -198,8 +198,15 @@ func validate(d *declaration) error {
 		errs = append(errs, err)
 	}
 	validateWebhook(d, bad)
-	if b := s.Energy.Budget; b != nil && (b.CarbonGrams != nil && *b.CarbonGrams <= 0 || b.EnergyKWh != nil && *b.EnergyKWh <= 0) {
-		bad("spec.energy.budget", "what is given must be above 0")
+	if b := s.Energy.Budget; b != nil {
+		for _, v := range []*int64{b.CarbonGrams, b.EnergyKWh, b.Tokens} {
+			if v != nil && *v <= 0 {
+				bad("spec.energy.budget", "%d: what is given must be above 0", *v)
+			}
+		}
+		if (b.Tokens == nil) != (b.Deadline == nil) {
+			bad("spec.energy.budget", "tokens and deadline belong together: so much work until then")
+		}
 	}
 	if n := s.Energy.TargetSites; n < 0 || int(n) > len(d.sites) {
 		bad("spec.energy.targetSites", "%d is not between 0 and the %d sites of spec.sites", n, len(d.sites))
@@ -224,8 +231,13 @@ func validateWebhook(d *declaration, bad func(path, format string, args ...any))
 			bad(path+".name", "%q must be 1 to 63 lower-case letters, digits or '-', and stand there once", src.Name)
 		}
 		seen[src.Name] = true
-		if len(src.SecretFiles) == 0 {
-			bad(path+".secretFiles", "a sender needs a secret")
+		if len(src.SecretFiles)+len(src.BearerFiles) == 0 {
+			bad(path+".secretFiles", "a sender needs a secret, or a token in bearerFiles if it cannot sign")
+		}
+		switch src.Format {
+		case "", v1alpha1.WebhookGirassol, v1alpha1.WebhookOpenADR3:
+		default:
+			bad(path+".format", "is %q, want %s or %s", src.Format, v1alpha1.WebhookGirassol, v1alpha1.WebhookOpenADR3)
 		}
 		if len(src.Sites) == 0 && len(src.Regions) == 0 {
 			bad(path, "name the sites or regions that it may speak for")

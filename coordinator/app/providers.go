@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/signals"
@@ -48,7 +51,8 @@ func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, e
 		return p.wattTime(g)
 	case v1alpha1.GridElectricityMaps:
 		return electricitymaps.New(electricitymaps.Config{
-			Client: p.client, Token: fetch.File(g.Credentials.TokenFile), BaseURL: g.URL, Zone: g.Region, Period: period(g, time.Hour),
+			Client: p.client, Token: secret(g.Credentials.TokenFile, g.Credentials.TokenEnv), BaseURL: g.URL, Zone: g.Region,
+			Latitude: degrees(g.Latitude), Longitude: degrees(g.Longitude), Period: period(g, time.Hour),
 		})
 	case v1alpha1.GridNESO:
 		c := neso.Config{Client: p.client, BaseURL: g.URL}
@@ -64,8 +68,8 @@ func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, e
 		c := prometheus.Config{
 			Client: p.client, BaseURL: g.URL, Query: g.Query, Kind: signalKinds[kindOf(g)], Unit: signals.Unit(g.Unit), Region: g.Region, Period: period(g, 5*time.Minute),
 		}
-		if g.Credentials != nil && g.Credentials.TokenFile != "" {
-			c.Auth = fetch.HeaderAuth("Authorization", "Bearer ", fetch.File(g.Credentials.TokenFile))
+		if g.Credentials != nil {
+			c.Auth = fetch.HeaderAuth("Authorization", "Bearer ", secret(g.Credentials.TokenFile, g.Credentials.TokenEnv))
 		}
 		return prometheus.New(c)
 	case v1alpha1.GridWebhook:
@@ -83,7 +87,9 @@ func (p *providers) wattTime(g v1alpha1.GridSpec) (director.Source, error) {
 	if account == nil {
 		var err error
 		account, err = watttime.NewAccount(watttime.AccountConfig{
-			Client: p.client, User: fetch.File(g.Credentials.UserFile), Password: fetch.File(g.Credentials.PasswordFile), BaseURL: g.URL,
+			Client: p.client, BaseURL: g.URL,
+			User:     secret(g.Credentials.UserFile, g.Credentials.UserEnv),
+			Password: secret(g.Credentials.PasswordFile, g.Credentials.PasswordEnv),
 		})
 		if err != nil {
 			return nil, err
@@ -93,7 +99,23 @@ func (p *providers) wattTime(g v1alpha1.GridSpec) (director.Source, error) {
 	signal := map[v1alpha1.SignalKind]watttime.Signal{
 		v1alpha1.KindMarginal: watttime.Marginal, v1alpha1.KindAverage: watttime.Average, v1alpha1.KindPercentile: watttime.Index,
 	}[kindOf(g)]
-	return watttime.New(watttime.Config{Account: account, Signal: signal, Region: g.Region})
+	return watttime.New(watttime.Config{Account: account, Signal: signal, Region: g.Region, Latitude: degrees(g.Latitude), Longitude: degrees(g.Longitude)})
+}
+
+// secret is in a file or in an environment variable.
+func secret(file, env string) *fetch.Secret {
+	if file != "" {
+		return fetch.File(file)
+	}
+	return fetch.Value(os.Getenv(env))
+}
+
+func degrees(q *resource.Quantity) *float64 {
+	if q == nil {
+		return nil
+	}
+	v := q.AsApproximateFloat64()
+	return &v
 }
 
 func period(g v1alpha1.GridSpec, standard time.Duration) time.Duration {
@@ -160,17 +182,32 @@ func validateGrid(path string, g v1alpha1.GridSpec, sources []v1alpha1.WebhookSo
 	if g.Credentials != nil {
 		creds = *g.Credentials
 	}
+	place := g.Region
+	switch {
+	case (g.Latitude == nil) != (g.Longitude == nil):
+		bad(".latitude", "latitude and longitude belong together")
+	case g.Latitude != nil && g.Region != "":
+		bad(".latitude", "give either a region or a place, not both")
+	case g.Latitude != nil:
+		place = "given"
+		if lat, lon := *degrees(g.Latitude), *degrees(g.Longitude); lat < -90 || lat > 90 || lon < -180 || lon > 180 {
+			bad(".latitude", "%g, %g is no place on Earth", lat, lon)
+		}
+		if g.Provider != v1alpha1.GridWattTime && g.Provider != v1alpha1.GridElectricityMaps {
+			bad(".latitude", "provider %s knows no places, give a region", g.Provider)
+		}
+	}
 	switch g.Provider {
 	case v1alpha1.GridReplay:
 		need("tracePath", g.TracePath, "a CSV file")
 		need("region", g.Region, "the column of the CSV file")
 	case v1alpha1.GridWattTime:
-		need("region", g.Region, "a region such as CAISO_NORTH; there is no default")
-		need("credentials.userFile", creds.UserFile, "a file with the user name")
-		need("credentials.passwordFile", creds.PasswordFile, "a file with the password")
+		need("region", place, "a region such as CAISO_NORTH, or latitude and longitude; there is no default")
+		need("credentials.userFile", creds.UserFile+creds.UserEnv, "a file with the user name, or userEnv")
+		need("credentials.passwordFile", creds.PasswordFile+creds.PasswordEnv, "a file with the password, or passwordEnv")
 	case v1alpha1.GridElectricityMaps:
-		need("region", g.Region, "a zone such as DE")
-		need("credentials.tokenFile", creds.TokenFile, "a file with the auth-token")
+		need("region", place, "a zone such as DE, or latitude and longitude")
+		need("credentials.tokenFile", creds.TokenFile+creds.TokenEnv, "a file with the auth-token, or tokenEnv")
 	case v1alpha1.GridNESO:
 		if id, err := strconv.Atoi(g.Region); g.Region != "" && (err == nil && (id < 1 || id > 17) || err != nil && !postcode.MatchString(g.Region)) {
 			bad(".region", "%q is neither a region from 1 to 17 nor an outward postcode such as RG10", g.Region)

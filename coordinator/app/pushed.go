@@ -12,8 +12,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
+	"girassol.dev/signals/openadr"
 	"girassol.dev/signals/store"
 	"girassol.dev/signals/webhook"
 )
@@ -39,7 +41,7 @@ func (p *pushed) open(ctx context.Context, d *declaration, sink webhook.Sink, cl
 	}
 	c := webhook.Config{Federation: d.federation.Name, Sink: sink, Store: p.files, Clock: clock, Log: o.Log, Registerer: registry}
 	for _, s := range d.federation.Spec.Energy.Webhook.Sources {
-		c.Senders = append(c.Senders, webhook.Sender{Name: s.Name, SecretFiles: s.SecretFiles, Sites: s.Sites, Regions: s.Regions})
+		c.Senders = append(c.Senders, sender(s))
 	}
 	if p.handler, err = webhook.New(ctx, c); err != nil {
 		return fmt.Errorf("spec.energy.webhook: %w", err)
@@ -53,6 +55,22 @@ func (p *pushed) open(ctx context.Context, d *declaration, sink webhook.Sink, cl
 		return fmt.Errorf("--signals-listen: %w", err)
 	}
 	return nil
+}
+
+func sender(s v1alpha1.WebhookSource) webhook.Sender {
+	out := webhook.Sender{Name: s.Name, SecretFiles: s.SecretFiles, BearerFiles: s.BearerFiles, Sites: s.Sites, Regions: s.Regions}
+	if s.Format != v1alpha1.WebhookOpenADR3 {
+		return out
+	}
+	var n openadr.Notifications
+	for _, site := range s.Sites {
+		n.Targets = append(n.Targets, webhook.Target{Site: site})
+	}
+	for _, region := range s.Regions {
+		n.Targets = append(n.Targets, webhook.Target{Region: region})
+	}
+	out.Decoder = n
+	return out
 }
 
 // close may be called after an open that failed.

@@ -116,6 +116,11 @@ func (d *declaration) director(sites map[string]*siteSignal, books *accountant, 
 	}
 	if energy.TargetSites > 0 || energy.Budget != nil {
 		c.Planner = &planner.Config{Wanted: int(energy.TargetSites)}
+		if b := energy.Budget; b != nil && b.Tokens != nil {
+			total := float64(*b.Tokens)
+			c.Planner.Tokens, c.Planner.Deadline = total, b.Deadline.Time
+			c.Remaining = func() float64 { return max(0, total-books.trained()) }
+		}
 	}
 	for _, s := range d.sites {
 		if s.Spec.Grid.Provider == "" {

@@ -214,6 +214,10 @@ type BudgetSpec struct {
 	CarbonGrams *int64 `json:"carbonGrams,omitempty"`
 	// EnergyKWh; unset is unlimited.
 	EnergyKWh *int64 `json:"energyKWh,omitempty"`
+	// Tokens to be trained until Deadline: with both, the sites wait for the
+	// cleaner hours that forecasts know, as long as the work still gets done.
+	Tokens   *int64       `json:"tokens,omitempty"`
+	Deadline *metav1.Time `json:"deadline,omitempty"`
 }
 
 // WebhookSpec takes signals that are pushed to POST /v1/signals.
@@ -221,12 +225,26 @@ type WebhookSpec struct {
 	Sources []WebhookSource `json:"sources"`
 }
 
+// WebhookFormat is what a sender speaks.
+type WebhookFormat string
+
+// Webhook formats.
+const (
+	WebhookGirassol WebhookFormat = "Girassol"
+	WebhookOpenADR3 WebhookFormat = "OpenADR3"
+)
+
 // WebhookSource is one sender and what it may speak for.
 type WebhookSource struct {
 	Name string `json:"name"`
+	// Format of the messages: Girassol (default, api/signalpush) or OpenADR3, the
+	// notifications of an OpenADR 3 server.
+	Format WebhookFormat `json:"format,omitempty"`
 	// SecretFiles with a Standard Webhooks secret (whsec_...) each; several for
 	// rotation.
-	SecretFiles []string `json:"secretFiles"`
+	SecretFiles []string `json:"secretFiles,omitempty"`
+	// BearerFiles with a token each, for senders that cannot sign.
+	BearerFiles []string `json:"bearerFiles,omitempty"`
 	// Sites and Regions that the sender may speak for.
 	Sites   []string `json:"sites,omitempty"`
 	Regions []string `json:"regions,omitempty"`
@@ -304,6 +322,10 @@ type GridSpec struct {
 	// Maps zone, a NESO region number or outward postcode (empty: Great Britain),
 	// an Energy-Charts country, the CSV column of a Replay.
 	Region string `json:"region,omitempty"`
+	// Latitude and Longitude, decimal degrees, instead of a region, for WattTime and
+	// Electricity Maps.
+	Latitude  *resource.Quantity `json:"latitude,omitempty"`
+	Longitude *resource.Quantity `json:"longitude,omitempty"`
 	// Kind of signal: Marginal (WattTime, default there; Replay), Average, Percentile,
 	// Price, RenewableShare, as far as the provider has it.
 	Kind SignalKind `json:"kind,omitempty"`
@@ -342,11 +364,15 @@ const (
 	KindRenewableShare SignalKind = "RenewableShare"
 )
 
-// CredentialsSpec names files that hold one secret each.
+// CredentialsSpec names files, or environment variables of the coordinator, that
+// hold one secret each.
 type CredentialsSpec struct {
 	UserFile     string `json:"userFile,omitempty"`
 	PasswordFile string `json:"passwordFile,omitempty"`
 	TokenFile    string `json:"tokenFile,omitempty"`
+	UserEnv      string `json:"userEnv,omitempty"`
+	PasswordEnv  string `json:"passwordEnv,omitempty"`
+	TokenEnv     string `json:"tokenEnv,omitempty"`
 }
 
 // PowerSpec is the stated power model of one member of the site.
