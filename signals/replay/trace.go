@@ -177,6 +177,9 @@ func (s *Series) Len() int { return len(s.times) }
 // Point is the i-th point's time and value, nil for none.
 func (s *Series) Point(i int) (time.Time, *float64) { return s.times[i], copied(s.values[i]) }
 
+// Time is the i-th point's time.
+func (s *Series) Time(i int) time.Time { return s.times[i] }
+
 // At is the step that t lies in. A value holds from its point for a period, or
 // until the next point if that is earlier; between the end of a validity and the
 // next point, and outside the series, the step has no value. The step before the

@@ -195,7 +195,7 @@ func (m Made) issues(s *replay.Series) []signals.Forecast {
 	row := 0
 	for at := s.Start(); at.Before(s.End()); at = at.Add(m.Every) {
 		for row+1 < s.Len() {
-			if next, _ := s.Point(row + 1); next.After(at) {
+			if s.Time(row + 1).After(at) {
 				break
 			}
 			row++

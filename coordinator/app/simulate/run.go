@@ -72,7 +72,7 @@ func newRun(c Config) *run {
 			continue
 		}
 		st.first(c.Start)
-		r.q.set(later(at(s, st.row), c.Start), point, i)
+		r.q.set(later(at(st, st.row), c.Start), point, i)
 		// Of the issues before the start the last one counts.
 		for st.issue+1 < len(s.Forecasts) && !s.Forecasts[st.issue+1].GeneratedAt.After(c.Start) {
 			st.issue++
@@ -101,10 +101,7 @@ func (r *run) step() time.Duration {
 	return planner.DefaultStep
 }
 
-func at(s Site, row int) time.Time {
-	t, _ := s.Signal.Point(row)
-	return t
-}
+func at(s *site, row int) time.Time { return s.Signal.Time(row) }
 
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
@@ -293,20 +290,20 @@ func (r *run) turn(s *site, a activity) {
 // point takes the present point, and later the end of its validity if no other
 // follows at once.
 func (r *run) point(s *site) {
-	from := at(s.Site, s.row)
+	from := at(s, s.row)
 	if ends := from.Add(s.Signal.Period()); !r.now.Before(ends) { // a gap
 		r.cleanliness(s)
 	} else {
 		reading := s.reading(r.now)
 		s.present = &reading
 		r.ask(s)
-		if s.row+1 == s.Signal.Len() || at(s.Site, s.row+1).After(ends) {
+		if s.row+1 == s.Signal.Len() || at(s, s.row+1).After(ends) {
 			r.q.set(ends, point, s.index)
 			return
 		}
 	}
 	if s.row++; s.row < s.Signal.Len() {
-		r.q.set(at(s.Site, s.row), point, s.index)
+		r.q.set(at(s, s.row), point, s.index)
 	} else {
 		s.row--
 	}

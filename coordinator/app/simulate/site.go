@@ -132,10 +132,7 @@ func (s *site) first(t time.Time) {
 	if s.Signal == nil {
 		return
 	}
-	n := sort.Search(s.Signal.Len(), func(i int) bool {
-		at, _ := s.Signal.Point(i)
-		return at.After(t)
-	})
+	n := sort.Search(s.Signal.Len(), func(i int) bool { return s.Signal.Time(i).After(t) })
 	s.row = max(0, n-1)
 }
 

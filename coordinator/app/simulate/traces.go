@@ -44,7 +44,7 @@ func parseUnit(name string) (signals.Kind, signals.Unit, error) {
 // traces are the columns of all files, by kind and region. Several files of one
 // region follow one another in time.
 type traces struct {
-	columns map[columnKey]*replay.Trace
+	columns map[columnKey]*replay.Series
 	regions []string // in order of appearance
 }
 
@@ -115,10 +115,10 @@ func headerUnit(line string) (header, unit string, err error) {
 // add takes every column of a trace.
 func (t *traces) add(trace *replay.Trace) error {
 	if t.columns == nil {
-		t.columns = map[columnKey]*replay.Trace{}
+		t.columns = map[columnKey]*replay.Series{}
 	}
 	for _, region := range trace.Regions() {
-		one, err := single(trace, region)
+		one, err := trace.Column(region)
 		if err != nil {
 			return err
 		}
@@ -126,49 +126,51 @@ func (t *traces) add(trace *replay.Trace) error {
 		if !slices.Contains(t.regions, region) {
 			t.regions = append(t.regions, region)
 		}
-		before := t.columns[key]
-		switch {
-		case before == nil:
-		case !one.Start().Before(before.End()):
-			one, err = before.Append(one)
-		case !before.Start().Before(one.End()):
-			one, err = one.Append(before)
-		default:
-			err = fmt.Errorf("traces %s and %s both have region %s at %s", before.Name, one.Name, region, stamp(later(before.Start(), one.Start())))
-		}
-		if err != nil {
-			return err
+		if before := t.columns[key]; before != nil {
+			if one, err = joined(before, one); err != nil {
+				return fmt.Errorf("trace %s: %w", trace.Name, err)
+			}
 		}
 		t.columns[key] = one
 	}
 	return nil
 }
 
-// single is one column as a trace of its own.
-func single(trace *replay.Trace, region string) (*replay.Trace, error) {
-	series, err := trace.Column(region)
+// joined is one series that is as long as both.
+func joined(a, b *replay.Series) (*replay.Series, error) {
+	if b.Start().Before(a.Start()) {
+		a, b = b, a
+	}
+	if b.Start().Before(a.Time(a.Len() - 1).Add(1)) {
+		return nil, fmt.Errorf("two files both have region %s at %s", a.Region, stamp(b.Start()))
+	}
+	first, err := single(a)
 	if err != nil {
 		return nil, err
 	}
-	times := make([]time.Time, series.Len())
-	values := make([]*float64, series.Len())
-	for i := range times {
-		times[i], values[i] = series.Point(i)
+	second, err := single(b)
+	if err != nil {
+		return nil, err
 	}
-	return replay.NewTrace(trace.Name, trace.Kind, trace.Unit, times, []string{region}, [][]*float64{values})
+	if first, err = first.Append(second); err != nil {
+		return nil, err
+	}
+	return first.Column(a.Region)
+}
+
+// single is a series as a trace of one column.
+func single(s *replay.Series) (*replay.Trace, error) {
+	times := make([]time.Time, s.Len())
+	values := make([]*float64, s.Len())
+	for i := range times {
+		times[i], values[i] = s.Point(i)
+	}
+	return replay.NewTrace("region "+s.Region, s.Kind, s.Unit, times, []string{s.Region}, [][]*float64{values})
 }
 
 // series of a region, nil if there is none.
 func (t *traces) series(kind signals.Kind, region string) *replay.Series {
-	one := t.columns[columnKey{kind, region}]
-	if one == nil {
-		return nil
-	}
-	s, err := one.Column(region)
-	if err != nil {
-		return nil // it has that column
-	}
-	return s
+	return t.columns[columnKey{kind, region}]
 }
 
 // grams is a region's series in gCO2/kWh, nil if there is none.
