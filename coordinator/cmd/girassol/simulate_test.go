@@ -82,3 +82,36 @@ func TestSimulateSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		}
 	}
 }
+
+// The commands that the documents give work as they stand there, but for files
+// of the reader's own.
+func TestDocumentedSimulationsRun(t *testing.T) {
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for _, name := range []string{"docs/energy.md", "examples/fieldstudy/README.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Chdir(t.TempDir()) // pictures go here
+		if err := os.Symlink(filepath.Join(root, "examples"), "examples"); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			args, ok := strings.CutPrefix(strings.TrimSpace(line), "girassol simulate ")
+			if !ok || strings.Contains(args, "moer.csv") {
+				continue
+			}
+			if code, _, stderr := simulated(t, strings.Fields(args)...); code != exitOK {
+				t.Errorf("%s: girassol simulate %s: exit %d: %s", name, args, code, stderr)
+			}
+			ran++
+		}
+	}
+	if ran < 4 {
+		t.Errorf("%d commands found", ran)
+	}
+}
