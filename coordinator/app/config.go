@@ -269,7 +269,7 @@ func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 		if err := validateGrid("spec.grid", g, sources); err != nil {
 			errs = append(errs, err)
 		}
-		errs = append(errs, comparable(f, s))
+		errs = append(errs, meaningful(f, s))
 	}
 	if e := s.Spec.Energy; e != nil && (e.TargetSites != 0 || e.Budget != nil || e.Webhook != nil) {
 		errs = append(errs, errors.New("spec.energy: targetSites, budget and webhook belong to the Federation"))
@@ -284,8 +284,8 @@ func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 	return errors.Join(errs...)
 }
 
-// comparable refuses thresholds that mean nothing for the kind of signal.
-func comparable(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
+// meaningful refuses thresholds that mean nothing for the kind of signal.
+func meaningful(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 	if policy(f, s) != v1alpha1.EnergyRequired {
 		return nil
 	}

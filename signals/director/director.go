@@ -148,8 +148,8 @@ type Config struct {
 	// are not known yet. Facts, Round, Remaining and Spent are called
 	// concurrently and must answer at once; each may be nil.
 	Facts func(site string) (tokensPerSecond, watts, idleWatts, pue float64, ok bool)
-	// Round in which a site changes at most once. Nil: one for every step of the
-	// planner.
+	// Round in which a site changes at most once; again if it takes longer than a
+	// step of the planner, so that none waits for itself. Nil: one for every step.
 	Round func() uint64
 	// Remaining are the tokens left to train. Nil: Planner.Tokens.
 	Remaining func() float64

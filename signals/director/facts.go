@@ -104,11 +104,8 @@ func (v *ReadingView) String() string {
 
 // String says what opens and closes and how far it is.
 func (t ThresholdsView) String() string {
-	var text string
-	switch {
-	case t.Mode == window.None:
-		text = "none"
-	default:
+	text := "none"
+	if t.Mode != window.None {
 		unit := "gCO2/kWh"
 		if t.Mode == window.Percentile {
 			unit = "percentile"

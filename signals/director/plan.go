@@ -2,6 +2,7 @@ package director
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -33,6 +34,8 @@ type plans struct {
 	entries map[string]entry
 	state   planner.State
 	choices map[string]choice
+	// moved is when a site last came in or went out.
+	moved map[string]time.Time
 	// made is the last plan, of this round and time.
 	made  planner.Plan
 	round uint64
@@ -59,7 +62,7 @@ type choice struct {
 }
 
 func newPlans(d *Director) *plans {
-	return &plans{d: d, changed: make(chan struct{}, 1), entries: map[string]entry{}, choices: map[string]choice{}}
+	return &plans{d: d, changed: make(chan struct{}, 1), entries: map[string]entry{}, choices: map[string]choice{}, moved: map[string]time.Time{}}
 }
 
 // restore goes on with a plan of before: what was chosen stays so until the
@@ -74,7 +77,7 @@ func (p *plans) restore(state planner.State) {
 		if !ok {
 			continue
 		}
-		s.in = m.Chosen
+		s.in, p.moved[s.Name] = m.Chosen, now
 		blocks, _, _ := s.blocks(now)
 		after, d := window.DecideWith(s.Policy, s.state, window.Inputs{Override: s.overridden(now), Blocks: blocks}, now)
 		p.entries[s.Name] = newEntry(s, d, after, now)
@@ -234,24 +237,6 @@ func (p *plans) number(now time.Time) uint64 {
 	return uint64(max(now.UnixNano(), 0)) / uint64(p.step())
 }
 
-// facts of a site with a PUE of at least 1; not ok if they cannot be right.
-type facts struct{ speed, watts, idle, pue float64 }
-
-func (s *site) facts() (facts, bool) {
-	if s.director.config.Facts == nil {
-		return facts{pue: 1}, false
-	}
-	speed, watts, idle, pue, ok := s.director.config.Facts(s.Name)
-	if pue == 0 {
-		pue = 1
-	}
-	probe := planner.Site{Name: s.Name, TokensPerSecond: speed, TrainingWatts: watts, IdleWatts: idle, PUE: pue}
-	if !ok || planner.Validate(planner.Config{}, []planner.Site{probe}) != nil {
-		return facts{pue: 1}, false
-	}
-	return facts{speed, watts, idle, pue}, true
-}
-
 // plan chooses and wakes the sites whose choice changed.
 func (p *plans) plan() {
 	now := p.d.config.Clock.Now()
@@ -295,11 +280,9 @@ func (p *plans) plan() {
 			sites[i].Open = false
 		}
 	}
-	state, plan, err := planner.Choose(c, p.state, sites, now)
-	if err != nil {
-		p.made.NextChange = now.Add(c.Step)
-		p.note(err)
-		return
+	state, plan, err := planner.Choose(c, p.remembered(c, now), sites, now)
+	if err != nil { // which must not cost training
+		state, plan = all(c, sites, now, err)
 	}
 	choices := map[string]choice{}
 	for _, k := range plan.Choices {
@@ -324,8 +307,13 @@ func (p *plans) plan() {
 		choices[name] = choice{next: plan.NextChange, Choice: planner.Choice{Site: name, Chosen: true,
 			Reason: v1alpha1.ReasonOverride, Message: "put in by an override"}}
 	}
+	for name, m := range state.Sites {
+		if m.Chosen != p.state.Sites[name].Chosen {
+			p.moved[name] = now
+		}
+	}
 	if m := p.d.memory; m != nil && !reflect.DeepEqual(state, p.state) {
-		err = m.SavePlan(state)
+		err = errors.Join(err, m.SavePlan(state))
 	}
 	p.note(err)
 	before := p.choices
@@ -335,35 +323,6 @@ func (p *plans) plan() {
 		if was.Chosen != is.Chosen || was.Reason != is.Reason || was.open != is.open {
 			s.look()
 		}
-	}
-}
-
-// budgets fills in what is left.
-func (p *plans) budgets(c *planner.Config) {
-	if p.d.config.Spent == nil {
-		return
-	}
-	grams, kWh := p.d.config.Spent()
-	if b := p.d.config.BudgetGrams; b != nil {
-		left := *b - grams
-		c.BudgetGrams = &left
-	}
-	if b := p.d.config.BudgetKWh; b != nil {
-		left := *b - kWh
-		c.BudgetKWh = &left
-	}
-}
-
-// reserve takes the step of a site that is in whatever it costs from the budgets.
-func reserve(c *planner.Config, f facts, grams *float64) {
-	kWh := f.watts * f.pue * c.Step.Hours() / 1000
-	if c.BudgetKWh != nil {
-		left := *c.BudgetKWh - kWh
-		c.BudgetKWh = &left
-	}
-	if c.BudgetGrams != nil && grams != nil {
-		left := *c.BudgetGrams - kWh**grams
-		c.BudgetGrams = &left
 	}
 }
 

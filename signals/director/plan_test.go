@@ -1,6 +1,7 @@
 package director
 
 import (
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,7 +61,7 @@ func TestASiteComesInOnceInARound(t *testing.T) {
 		members := &recorder{clock: clock}
 		var round atomic.Uint64
 		_, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock, Facts: alike, Round: round.Load,
-			Planner: &planner.Config{},
+			Planner: &planner.Config{Step: time.Hour},
 			Sites:   []Site{{Name: "a", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(50, 500, 50, 50, 50, 50, 50, 50)}}}})
 		until(clock, 22)
 		if w := members.last(t, "a"); w.Admit || w.Reason != v1alpha1.ReasonOneChangePerRound {
@@ -240,5 +241,42 @@ func TestAHangingSourceDelaysNoOtherSitesPlanByASecond(t *testing.T) {
 		if len(got) != 3 || got[0] > 1.0/60 || got[1] < 10 || got[1] > 10.001 || got[2] < 15 || got[2] > 15+1.0/60 {
 			t.Errorf("changed at minutes %v", got)
 		}
+	})
+}
+
+// All sites left in a round, which therefore does not end.
+func TestARoundWithoutSitesDoesNotKeepThemOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := atSpeed(t, 60)
+		members := &recorder{clock: clock}
+		_, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock, Facts: alike, Round: func() uint64 { return 7 },
+			Planner: &planner.Config{Step: 12 * time.Minute},
+			Sites:   []Site{{Name: "a", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(50, 500, 50, 50, 50, 50, 50, 50)}}}})
+		until(clock, 60)
+		stop()
+		if got := members.changes("a"); len(got) != 3 || got[2] < 17 || got[2] > 20.1 {
+			t.Errorf("changed at minutes %v", got)
+		}
+	})
+}
+
+func TestFiguresThatCannotBePlannedWithCostNoTraining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := atSpeed(t, 60)
+		members := &recorder{clock: clock}
+		_, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock,
+			Facts:     func(string) (speed, watts, idle, pue float64, ok bool) { return math.NaN(), -1, 0, 0.3, true },
+			Remaining: math.NaN,
+			Planner:   &planner.Config{Wanted: 1},
+			Sites: []Site{
+				{Name: "a", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(50)}},
+				{Name: "b", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(500)}},
+			}})
+		until(clock, 5)
+		stop()
+		if w := members.last(t, "a"); !w.Admit || !strings.Contains(w.Message, "no plan") {
+			t.Errorf("%+v", w)
+		}
+		sameMinutes(t, "b", members.changes("b"), nil)
 	})
 }

@@ -105,12 +105,11 @@ func (st study) run(t *testing.T, marginal *replay.Trace, regions []string) resu
 			s.open = d.Admit
 		}
 		wanted := map[string]bool{}
-		switch {
-		case st.plan == nil:
+		if st.plan == nil {
 			for _, s := range sites {
 				wanted[s.name] = s.open
 			}
-		default:
+		} else {
 			replan := point
 			for _, s := range sites {
 				wanted[s.name] = s.on

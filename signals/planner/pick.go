@@ -25,7 +25,7 @@ func pick(c Config, candidates []*candidate, plan Plan) {
 			order = append(order, k)
 		}
 	}
-	slices.SortFunc(order, func(a, b *candidate) int { return c.compare(a, b) })
+	slices.SortFunc(order, c.compare)
 	seats := c.Wanted
 	if seats <= 0 {
 		seats = len(order)

@@ -88,7 +88,7 @@ func TestATokenThatIsRefusedAgainEndsInBackoffAndNotInALoginLoop(t *testing.T) {
 	var refused atomic.Int64
 	s.answer = func(w http.ResponseWriter, _ *http.Request) bool {
 		refused.Add(1)
-		w.WriteHeader(401)
+		w.WriteHeader(http.StatusUnauthorized)
 		fmt.Fprint(w, "Jwt is expired")
 		return true
 	}
@@ -109,10 +109,10 @@ func TestATokenThatIsRefusedAgainEndsInBackoffAndNotInALoginLoop(t *testing.T) {
 
 func TestARefusedLoginIsPermanentAndStopsAllCalls(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
-		"plain": func(w http.ResponseWriter) { w.WriteHeader(403); fmt.Fprint(w, "Forbidden") },
+		"plain": func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden); fmt.Fprint(w, "Forbidden") },
 		"page": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/html")
-			w.WriteHeader(403)
+			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, "<html>CloudFront</html>")
 		},
 		"JSON": func(w http.ResponseWriter) {

@@ -59,7 +59,7 @@ func (s *standIn) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if !ok || user != fetchtest.Secret || password != fetchtest.Secret {
-			w.WriteHeader(403)
+			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, "Forbidden")
 			return
 		}
@@ -71,7 +71,7 @@ func (s *standIn) serve(w http.ResponseWriter, r *http.Request) {
 	until, known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	if !known || !now.Before(until) {
 		s.refused++
-		w.WriteHeader(401)
+		w.WriteHeader(http.StatusUnauthorized)
 		fmt.Fprint(w, "Jwt is missing")
 		return
 	}
