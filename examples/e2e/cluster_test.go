@@ -20,7 +20,11 @@ import (
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	// What the programs consist of, so that a cached result is one of these.
+	_ "girassol.dev/coordinator/app"
 	"girassol.dev/internal/wire"
+	_ "girassol.dev/siteagent/app"
+	_ "girassol.dev/siteagent/trainer/transformer"
 )
 
 // binary is the quickstart, whose roles are the product's processes; cli is
