@@ -56,8 +56,9 @@ type Memory interface {
 	LoadOverrides() (map[string]window.Override, error)
 	// SaveOverride forgets the site's override if o is nil.
 	SaveOverride(site string, o *window.Override) error
-	LoadPlan() (planner.State, error)
-	SavePlan(s planner.State) error
+	// Moved is when sites last came in or went out by the plan.
+	LoadPlan() (s planner.State, moved map[string]time.Time, err error)
+	SavePlan(s planner.State, moved map[string]time.Time) error
 }
 
 // Curtailments are what was demanded of one site by demand response. Those that
@@ -286,12 +287,13 @@ func (d *Director) load() {
 	}
 	if d.plans != nil {
 		var state planner.State
+		var moved map[string]time.Time
 		if d.memory != nil {
 			var err error
-			state, err = d.memory.LoadPlan()
+			state, moved, err = d.memory.LoadPlan()
 			failed("the plan", err)
 		}
-		d.plans.restore(state)
+		d.plans.restore(state, moved)
 	}
 	for _, s := range d.order {
 		if s.pressing(d.config.Clock.Now()) {

@@ -67,7 +67,7 @@ func newPlans(d *Director) *plans {
 
 // restore goes on with a plan of before: what was chosen stays so until the
 // first plan.
-func (p *plans) restore(state planner.State) {
+func (p *plans) restore(state planner.State, moved map[string]time.Time) {
 	now := p.d.config.Clock.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,10 @@ func (p *plans) restore(state planner.State) {
 		if !ok {
 			continue
 		}
-		s.in, p.moved[s.Name] = m.Chosen, now
+		s.in = m.Chosen
+		if at, ok := moved[s.Name]; ok {
+			p.moved[s.Name] = at
+		}
 		blocks, _, _ := s.blocks(now)
 		after, d := window.DecideWith(s.Policy, s.state, window.Inputs{Override: s.overridden(now), Blocks: blocks}, now)
 		p.entries[s.Name] = newEntry(s, d, after, now)
@@ -284,19 +287,6 @@ func (p *plans) plan() {
 	if err != nil { // which must not cost training
 		state, plan = all(c, sites, now, err)
 	}
-	choices := map[string]choice{}
-	for _, k := range plan.Choices {
-		d := p.entries[k.Site].d
-		open := d.Admit
-		if !open && d.Window == v1alpha1.WindowOpen {
-			k.Reason, k.Message = d.Reason, "held out, whatever its window"
-		}
-		if full && open {
-			k.Reason = v1alpha1.ReasonOverride
-			k.Message = fmt.Sprintf("all %d places are taken by overrides: %s", c.Wanted, strings.Join(forced, ", "))
-		}
-		choices[k.Site] = choice{Choice: k, open: open, next: plan.NextChange}
-	}
 	for _, name := range forced {
 		m := planner.Memory{Chosen: true, Changed: p.state.Sites[name].Changed}
 		if !p.state.Sites[name].Chosen {
@@ -304,16 +294,25 @@ func (p *plans) plan() {
 			m.Changed = &round
 		}
 		state.Sites[name] = m
-		choices[name] = choice{next: plan.NextChange, Choice: planner.Choice{Site: name, Chosen: true,
-			Reason: v1alpha1.ReasonOverride, Message: "put in by an override"}}
+		plan.Choices = append(plan.Choices, planner.Choice{Site: name, Chosen: true,
+			Reason: v1alpha1.ReasonOverride, Message: "put in by an override"})
 	}
-	for name, m := range state.Sites {
-		if m.Chosen != p.state.Sites[name].Chosen {
-			p.moved[name] = now
+	p.move(c, state, &plan, now)
+	choices := map[string]choice{}
+	for _, k := range plan.Choices {
+		e := p.entries[k.Site]
+		open := e.d.Admit && !e.forced()
+		switch {
+		case !e.d.Admit && e.d.Window == v1alpha1.WindowOpen:
+			k.Reason, k.Message = e.d.Reason, "held out, whatever its window"
+		case full && open:
+			k.Reason = v1alpha1.ReasonOverride
+			k.Message = fmt.Sprintf("all %d places are taken by overrides: %s", c.Wanted, strings.Join(forced, ", "))
 		}
+		choices[k.Site] = choice{Choice: k, open: open, next: plan.NextChange}
 	}
 	if m := p.d.memory; m != nil && !reflect.DeepEqual(state, p.state) {
-		err = errors.Join(err, m.SavePlan(state))
+		err = errors.Join(err, m.SavePlan(state, p.moved))
 	}
 	p.note(err)
 	before := p.choices

@@ -93,7 +93,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan, err := files.LoadPlan()
+			plan, _, err := files.LoadPlan()
 			if err != nil {
 				t.Fatal(err)
 			}

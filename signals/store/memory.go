@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"girassol.dev/signals/planner"
 	"girassol.dev/signals/sanity"
@@ -68,14 +69,23 @@ func (f *Files) SaveOverride(site string, o *window.Override) error {
 	return nil
 }
 
-// LoadPlan reads what the planner remembers; the zero state if nothing was kept.
-func (f *Files) LoadPlan() (planner.State, error) {
-	all, err := loadMemos[planner.State](f.dir, planDir)
-	return all[planName], err
+// planned is what is kept of plans.
+type planned struct {
+	Planner planner.State        `json:"planner"`
+	Moved   map[string]time.Time `json:"moved,omitempty"`
 }
 
-// SavePlan replaces it, as Save does.
-func (f *Files) SavePlan(s planner.State) error { return saveMemo(f.dir, planDir, planName, s) }
+// LoadPlan reads what the planner remembers and when sites last came in or went
+// out; the zero state and nil if nothing was kept.
+func (f *Files) LoadPlan() (planner.State, map[string]time.Time, error) {
+	all, err := loadMemos[planned](f.dir, planDir)
+	return all[planName].Planner, all[planName].Moved, err
+}
+
+// SavePlan replaces both, as Save does.
+func (f *Files) SavePlan(s planner.State, moved map[string]time.Time) error {
+	return saveMemo(f.dir, planDir, planName, planned{s, moved})
+}
 
 func loadMemos[T any](root, kind string) (map[string]T, error) {
 	dir := filepath.Join(root, kind)

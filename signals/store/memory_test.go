@@ -25,11 +25,12 @@ func verdictState() sanity.State {
 func TestVerdictsOverridesAndThePlanAreThereAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir)
-	if plan, err := f.LoadPlan(); err != nil || plan.Sites != nil {
-		t.Fatalf("%+v, %v", plan, err)
+	if plan, moved, err := f.LoadPlan(); err != nil || plan.Sites != nil || moved != nil {
+		t.Fatalf("%+v, %v, %v", plan, moved, err)
 	}
 	round := uint64(7)
 	plan := planner.State{Sites: map[string]planner.Memory{"a": {Chosen: true, Changed: &round}, "b": {}}}
+	moved := map[string]time.Time{"a": time.Date(2026, 3, 2, 0, 30, 0, 0, time.UTC)}
 	override := window.Override{Admit: true, Until: time.Date(2026, 3, 2, 1, 0, 0, 0, time.UTC), By: "hand", Why: "test"}
 	for _, err := range []error{
 		f.Save("sanity", state(50)), // as a folder's name
@@ -38,7 +39,7 @@ func TestVerdictsOverridesAndThePlanAreThereAfterARestart(t *testing.T) {
 		f.SaveOverride("b", &override),
 		f.SaveOverride("b", nil),
 		f.SaveOverride("c", nil),
-		f.SavePlan(plan),
+		f.SavePlan(plan, moved),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -54,8 +55,8 @@ func TestVerdictsOverridesAndThePlanAreThereAfterARestart(t *testing.T) {
 	if got, err := f.LoadOverrides(); err != nil || !reflect.DeepEqual(got, map[string]window.Override{"a": override}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := f.LoadPlan(); err != nil || !reflect.DeepEqual(got, plan) {
-		t.Errorf("%+v, %v", got, err)
+	if got, when, err := f.LoadPlan(); err != nil || !reflect.DeepEqual(got, plan) || !reflect.DeepEqual(when, moved) {
+		t.Errorf("%+v, %v, %v", got, when, err)
 	}
 }
 
