@@ -132,7 +132,7 @@ func plural(n int, word string) string {
 
 // strip draws what the machines did most in each span.
 func (r *Result) strip(c *canvas, index int, top float64) {
-	from, doing := r.config.Start, activity(activities)
+	from, doing := r.config.Start, activities
 	flush := func(until time.Time) {
 		if doing < activities && until.After(from) {
 			c.rect(r.x(from), top, r.x(until)-r.x(from), 12, activityNames[doing],

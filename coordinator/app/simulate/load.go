@@ -93,7 +93,25 @@ func Load(o Options) (Config, error) {
 			c.Regions = append(c.Regions, Region{region, g})
 		}
 	}
-	return c, o.bounds(&c, decide)
+	if err := o.bounds(&c, decide); err != nil {
+		return Config{}, err
+	}
+	goals(&c, d.Federation.Spec.Energy)
+	return c, nil
+}
+
+// goals of the spec count where the command line has none.
+func goals(c *Config, e v1alpha1.EnergySpec) {
+	b := e.Budget
+	if b == nil {
+		return
+	}
+	if b.Tokens != nil && c.Work.Amount == 0 {
+		c.Work = Work{Amount: float64(*b.Tokens), Unit: Tokens}
+	}
+	if b.Deadline != nil && c.Plan.Deadline == 0 {
+		c.Plan.Deadline = max(0, b.Deadline.Sub(c.Start))
+	}
 }
 
 // limits of the spec count where the command line has none.

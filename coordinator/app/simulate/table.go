@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 )
@@ -138,5 +137,3 @@ func percent(v *float64) string {
 	}
 	return number(100**v, 1) + " %"
 }
-
-func hours(d time.Duration) string { return number(d.Hours(), 2) + " h" }
