@@ -146,8 +146,9 @@ type Config struct {
 	// Remaining.
 	Planner *planner.Config
 	// Facts are a site's speed and power as measured or declared; not ok if they
-	// are not known yet. Facts, Round, Remaining and Spent are called
-	// concurrently and must answer at once; each may be nil.
+	// are not known yet. A limit that the site is known to keep (watts
+	// times pue) does not hold it out. Facts, Round, Remaining and Spent are
+	// called concurrently and must answer at once; each may be nil.
 	Facts func(site string) (tokensPerSecond, watts, idleWatts, pue float64, ok bool)
 	// Round in which a site changes at most once; again if it takes longer than a
 	// step of the planner, so that none waits for itself. Nil: one for every step.

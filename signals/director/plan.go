@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -28,14 +29,15 @@ type plans struct {
 	d       *Director
 	changed chan struct{}
 
-	failed outage // run's
+	// These are run's, and Run's before it starts. moved is when a site last came
+	// in or went out.
+	failed outage
+	state  planner.State
+	moved  map[string]time.Time
 
 	mu      sync.Mutex
 	entries map[string]entry
-	state   planner.State
 	choices map[string]choice
-	// moved is when a site last came in or went out.
-	moved map[string]time.Time
 	// made is the last plan, of this round and time.
 	made  planner.Plan
 	round uint64
@@ -255,11 +257,12 @@ func (p *plans) plan() {
 	}
 
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	entries := maps.Clone(p.entries)
+	p.mu.Unlock()
 	var forced []string
 	var sites []planner.Site
 	for _, s := range p.d.order {
-		e, f := p.entries[s.Name], known[s.Name]
+		e, f := entries[s.Name], known[s.Name]
 		if e.forced() {
 			forced = append(forced, s.Name)
 			reserve(&c, f, e.grams)
@@ -300,7 +303,7 @@ func (p *plans) plan() {
 	p.move(c, state, &plan, now)
 	choices := map[string]choice{}
 	for _, k := range plan.Choices {
-		e := p.entries[k.Site]
+		e := entries[k.Site]
 		open := e.d.Admit && !e.forced()
 		switch {
 		case !e.d.Admit && e.d.Window == v1alpha1.WindowOpen:
@@ -311,10 +314,13 @@ func (p *plans) plan() {
 		}
 		choices[k.Site] = choice{Choice: k, open: open, next: plan.NextChange}
 	}
+	// No lock is held over a disk: sites that close do not wait for it.
 	if m := p.d.memory; m != nil && !reflect.DeepEqual(state, p.state) {
 		err = errors.Join(err, m.SavePlan(state, p.moved))
 	}
 	p.note(err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	before := p.choices
 	p.state, p.choices, p.made, p.round, p.at = state, choices, plan, c.Round, now
 	for _, s := range p.d.order {
