@@ -44,12 +44,10 @@ func Clairvoyant(places []Place, start, deadline time.Time, work time.Duration) 
 	if work < 0 || deadline.Before(start) {
 		return Bound{}, fmt.Errorf("ledger: bound of %s of work from %s to %s", work, stamp(start), stamp(deadline))
 	}
-	type piece struct {
-		place       int
-		from        time.Time
-		length      time.Duration
-		watts       float64
-		gramsAnHour float64
+	type piece struct { // small: a year of many sites has millions
+		gramsAnHour  float64
+		from, length time.Duration // from the start
+		place        int32
 	}
 	var pieces []piece
 	for i, p := range places {
@@ -63,14 +61,13 @@ func Clairvoyant(places []Place, start, deadline time.Time, work time.Duration) 
 				until = step.Until
 			}
 			if step.Value != nil {
-				watts := p.Watts * p.PUE
-				pieces = append(pieces, piece{i, at, until.Sub(at), watts, watts / 1000 * *step.Value})
+				pieces = append(pieces, piece{p.Watts * p.PUE / 1000 * *step.Value, at.Sub(start), until.Sub(at), int32(i)})
 			}
 			at = until
 		}
 	}
 	slices.SortFunc(pieces, func(x, y piece) int {
-		return cmp.Or(cmp.Compare(x.gramsAnHour, y.gramsAnHour), x.from.Compare(y.from), cmp.Compare(x.place, y.place))
+		return cmp.Or(cmp.Compare(x.gramsAnHour, y.gramsAnHour), cmp.Compare(x.from, y.from), cmp.Compare(x.place, y.place))
 	})
 	for _, p := range pieces {
 		if b.Done >= work {
@@ -79,10 +76,10 @@ func Clairvoyant(places []Place, start, deadline time.Time, work time.Duration) 
 		length := min(p.length, work-b.Done)
 		b.Done += length
 		b.Sites[places[p.place].Site] += length
-		b.Joules += p.watts * length.Seconds()
+		b.Joules += places[p.place].Watts * places[p.place].PUE * length.Seconds()
 		b.Grams += p.gramsAnHour * length.Hours()
 		b.Limit = p.gramsAnHour
-		if end := p.from.Add(length); end.After(b.Finished) {
+		if end := start.Add(p.from + length); end.After(b.Finished) {
 			b.Finished = end
 		}
 	}
