@@ -51,7 +51,7 @@ func TestAnExplanationTellsAllThatCountsUnderStableNames(t *testing.T) {
 		grams, limit, priority := 1000.0, 500.0, 3
 		second := sourceFunc(func(context.Context) (signals.Reading, error) { return signals.Reading{}, errBroken })
 		d, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock, Facts: alike, Random: func() float64 { return 0.5 },
-			Planner: &planner.Config{Wanted: 1}, Round: func() uint64 { return 4 },
+			Planner: &planner.Config{Wanted: 1}, Round: func() uint64 { return 4 + uint64(clock.Now().Sub(t0)/(5*time.Minute)) },
 			BudgetGrams: &grams, Spent: func() (float64, float64) { return 250, 3 },
 			Sites: []Site{
 				{Name: "full", Policy: below100(1, 2), Sanity: &sanity.Policy{}, Provisioning: 4 * time.Minute, Round: 6 * time.Minute, Drain: time.Minute,
@@ -65,6 +65,7 @@ func TestAnExplanationTellsAllThatCountsUnderStableNames(t *testing.T) {
 				{Name: "bare", Policy: below100(1, 1), Source: second},
 				{Name: "plain", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(50, 50, 50)}},
 			}})
+		until(clock, 0.5) // after the first plan
 		if err := d.Override("full", true, t0.Add(time.Hour), "a demonstration"); err != nil {
 			t.Fatal(err)
 		}
