@@ -115,7 +115,8 @@ func (d *declaration) director(sites map[string]*siteSignal, books *accountant, 
 		c.BudgetGrams, c.BudgetKWh = float(b.CarbonGrams), float(b.EnergyKWh)
 	}
 	if energy.TargetSites > 0 || energy.Budget != nil {
-		c.Planner = &planner.Config{Wanted: int(energy.TargetSites)}
+		r := d.federation.Spec.Rounds
+		c.Planner = &planner.Config{Wanted: int(energy.TargetSites), Step: max(planner.DefaultStep, onSignalsClock(seconds(r.TrainSeconds+r.CollectSeconds), o.ClockSpeed))}
 		if b := energy.Budget; b != nil && b.Tokens != nil {
 			total := float64(*b.Tokens)
 			c.Planner.Tokens, c.Planner.Deadline = total, b.Deadline.Time
@@ -157,12 +158,15 @@ func (d *declaration) directed(s v1alpha1.Site, sig *siteSignal, speed float64) 
 		Sanity: &sanity.Policy{TrustZero: p.TrustZero, Tolerance: sanity.Tolerance{Relative: tolerance}},
 	}
 	if f, ok := sig.source.(signals.Forecaster); ok && cmp.Or(own.Forecast, fed.Energy.Forecast) != v1alpha1.ForecastIgnore {
-		virtual := func(t time.Duration) time.Duration { return time.Duration(float64(t) * speed) }
 		out.Forecast = f
 		out.Provisioning = seconds(cmp.Or(own.ProvisioningSeconds, fed.Energy.ProvisioningSeconds))
-		out.Round, out.Drain = virtual(seconds(fed.Rounds.TrainSeconds)), virtual(seconds(fed.Drain.GraceSeconds))
+		out.Round, out.Drain = onSignalsClock(seconds(fed.Rounds.TrainSeconds), speed), onSignalsClock(seconds(fed.Drain.GraceSeconds), speed)
 	}
 	return out, nil
+}
+
+func onSignalsClock(real time.Duration, speed float64) time.Duration {
+	return time.Duration(float64(real) * speed)
 }
 
 func float(v *int64) *float64 {
