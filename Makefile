@@ -6,6 +6,9 @@ SHELL := /bin/bash
 GO       ?= go
 BIN      := bin
 FUZZTIME ?= 5s
+# Their long runs of virtual time crash Go 1.26 under the race detector at times
+# (golang/go#78156), so they are run without it.
+LONG_BUBBLES := ./signals/director ./coordinator/app/simulate
 # Generators and linter live in modules of their own: go.mod stays the product's.
 BUF      := $(GO) tool -modfile=../internal/tools/go.mod buf
 LINT     := $(GO) tool -modfile=internal/tools/lint/go.mod golangci-lint
@@ -33,6 +36,7 @@ test: check-go redis ## Everything CI runs: format, vet, tests with the race det
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "not gofmt-clean:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	$(GO) test -race -timeout 25m ./...
+	$(GO) test $(LONG_BUBBLES)
 	$(MAKE) --no-print-directory fuzz
 
 .PHONY: redis

@@ -26,6 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestSitesAreAdmittedInTheWindowsOfTheirTrace(t *testing.T) {
+	longBubble(t)
 	synctest.Test(t, func(t *testing.T) {
 		clock := fast(t)
 		twin := synthetic.Twin(1)
@@ -152,6 +153,7 @@ func TestABrokenSourceTouchesNoOtherSite(t *testing.T) {
 // The trace's end is an error that names the time, which a fast clock changes at
 // each try.
 func TestTheEndOfATraceIsLoggedOnceAndAskedForAtABearablePace(t *testing.T) {
+	longBubble(t)
 	for _, speed := range []float64{540, 36000} {
 		synctest.Test(t, func(t *testing.T) {
 			clock, err := signals.NewVirtual(t0, speed, time.Now())

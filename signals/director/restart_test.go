@@ -21,6 +21,7 @@ import (
 // middle of windows, minimum times, holds, cooldowns, confirmations, overrides
 // and rounds. Nothing that is told differs.
 func TestRestartsChangeNothing(t *testing.T) {
+	longBubble(t)
 	type outcome struct {
 		changes map[string][]float64
 		told    map[string][]string // by point

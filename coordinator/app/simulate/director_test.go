@@ -44,8 +44,10 @@ func directed(t *testing.T, c Config) map[string][]Change {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), c.End.Sub(c.Start)-time.Second)
-		defer cancel()
+		// Not a deadline: under the race detector, Go 1.26 crashes at times when a
+		// context's timer fires in a bubble of virtual time.
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { time.Sleep(c.End.Sub(c.Start) - time.Second); cancel() }()
 		if err := d.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -64,6 +66,7 @@ func directed(t *testing.T, c Config) map[string][]Change {
 }
 
 func TestTheWindowsDecideAsALiveDirectorsDo(t *testing.T) {
+	longBubble(t)
 	twins := synthetic.Twin(3)
 	week := world(t, 4, 3*24*time.Hour)
 	traces := map[string]Config{

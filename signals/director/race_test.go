@@ -1,0 +1,6 @@
+//go:build race
+
+package director
+
+// raceDetector says whether this is a build with it.
+const raceDetector = true
