@@ -117,8 +117,11 @@ func FuzzErrorBodies(f *testing.F) {
 			t.Fatalf("%q", got)
 		}
 		if len(secret) >= 3 && !strings.Contains("[redacted]", secret) {
-			if clean := fetch.Scrub(string(body), []string{secret}); strings.Contains(strings.ReplaceAll(clean, "[redacted]", "\x00"), secret) {
-				t.Fatalf("%q holds %q", clean, secret)
+			clean := fetch.Scrub(string(body), []string{secret})
+			for _, part := range strings.Split(clean, "[redacted]") {
+				if strings.Contains(part, secret) {
+					t.Fatalf("%q holds %q", clean, secret)
+				}
 			}
 		}
 		if at, err := fetch.ParseTime(secret); err == nil && (at.Year() < 1970 || at.Location() != time.UTC) {
