@@ -116,9 +116,10 @@ func FuzzErrorBodies(f *testing.F) {
 		if !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x00\x1b") || utf8.RuneCountInString(got) > 2000 {
 			t.Fatalf("%q", got)
 		}
-		if len(secret) >= 3 && !strings.Contains("[redacted]", secret) {
+		const mark = "[redacted]"
+		if inside := strings.Contains(mark, secret); len(secret) >= 3 && !inside {
 			clean := fetch.Scrub(string(body), []string{secret})
-			for _, part := range strings.Split(clean, "[redacted]") {
+			for _, part := range strings.Split(clean, mark) {
 				if strings.Contains(part, secret) {
 					t.Fatalf("%q holds %q", clean, secret)
 				}
