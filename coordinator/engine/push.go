@@ -108,16 +108,28 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		}
 		return nil, res
 	}
+	u, err := e.openUpload(s, h)
+	if err != nil {
+		return nil, stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the upload: %v", err)
+	}
+	return u, nil
+}
+
+// openUpload goes on with the bytes of the member's upload, or begins a new one
+// in its place.
+func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) (*Upload, error) {
 	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
-	if old != nil && sameUpload(old.header, h) {
+	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
 		u.spool = old.spool
 	} else {
 		if old != nil {
+			// Gone from the table as well: a closed spool must not be gone on with.
+			delete(e.uploads, s.Member)
 			old.spool.Close()
 		}
 		sp, err := spool.New(e.spoolDir(), int64(h.GetPayloadBytes()))
 		if err != nil {
-			return nil, stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the upload: %v", err)
+			return nil, err
 		}
 		u.spool = sp
 	}

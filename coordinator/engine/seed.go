@@ -11,7 +11,6 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/round"
-	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/tensor"
 )
 
@@ -27,21 +26,10 @@ func (e *Engine) beginSeed(h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1
 	case h.GetPayloadBytes() == 0 || h.GetPayloadBytes() > uint64(e.cfg.MaxModelBytes):
 		return nil, refused(v1alpha1.ReasonTooLarge, "a model of %d bytes; at most %d are taken", h.GetPayloadBytes(), e.cfg.MaxModelBytes)
 	}
-	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
-	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
-		u.spool = old.spool
-	} else {
-		if old != nil {
-			old.spool.Close()
-		}
-		sp, err := spool.New(e.spoolDir(), int64(h.GetPayloadBytes()))
-		if err != nil {
-			return nil, refused(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the model: %v", err)
-		}
-		u.spool = sp
+	u, err := e.openUpload(s, h)
+	if err != nil {
+		return nil, refused(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the model: %v", err)
 	}
-	u.attempt, u.offset = u.spool.Attempt()
-	e.uploads[s.Member] = u
 	return u, nil
 }
 

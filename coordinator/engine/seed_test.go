@@ -11,6 +11,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/tensor"
 )
@@ -120,6 +121,40 @@ func TestWeightsThatCannotBeKeptAreRefusedAndOthersTakenLater(t *testing.T) {
 		t.Fatalf("answered %v", res)
 	}
 	if _, err := os.Stat(filepath.Join(cfg.DataDir, "snapshots", "000000000000")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An upload that could not be stored leaves nothing of the one before it, whose
+// spool is closed: the same one again begins anew.
+func TestUploadAfterOneThatCouldNotBeStoredBeginsAnew(t *testing.T) {
+	cfg := testConfig(t.TempDir(), defaults(t, algorithm.DiLoCo), "a")
+	r := newRig(t, cfg)
+	a := r.join("a")
+	begin := func(id string, size uint64) (*Upload, *coordinatorv1.PushResult) {
+		t.Helper()
+		u, res, err := r.engine.BeginPush(r.ctx(), &coordinatorv1.PushHeader{SessionToken: a.s.Token, Epoch: a.s.Epoch,
+			Kind: coordinatorv1.PushHeader_KIND_SEED, UpdateId: id, PayloadBytes: size})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u, res
+	}
+	u, _ := begin("small", 100)
+	if _, err := u.Write(make([]byte, 40)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(r.engine.spoolDir()); err != nil {
+		t.Fatal(err)
+	}
+	if _, res := begin("big", spool.MemoryLimit+1); res.GetReason() != string(v1alpha1.ReasonCommitLogFailed) {
+		t.Fatalf("an upload without a folder to go to: %v", res)
+	}
+	u, res := begin("small", 100)
+	if res != nil || u.Offset() != 0 {
+		t.Fatalf("the small one again: %v, offset %d", res, u.Offset())
+	}
+	if _, err := u.Write(make([]byte, 100)); err != nil {
 		t.Fatal(err)
 	}
 }
