@@ -289,7 +289,7 @@ func meaningful(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
 	if policy(f, s) != v1alpha1.EnergyRequired {
 		return nil
 	}
-	kind := kindOf(s.Spec.Grid)
+	kind := kindOf(s.Spec.Grid.GridSource)
 	grams := f.Energy.EnterBelowGrams != nil
 	if e := s.Spec.Energy; e != nil && (e.EnterBelowGrams != nil || e.EnterBelowPercentile != nil) {
 		grams = e.EnterBelowGrams != nil

@@ -39,7 +39,7 @@ func newProviders(client *fetch.Client, clock signals.Clock, p *pushed) *provide
 }
 
 // source makes the source that a grid names.
-func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, error) {
+func (p *providers) source(site string, g v1alpha1.GridSource) (director.Source, error) {
 	switch g.Provider {
 	case v1alpha1.GridReplay:
 		series, err := column(g.TracePath, g.Region, signals.Marginal)
@@ -82,7 +82,7 @@ func (p *providers) source(site string, g v1alpha1.GridSpec) (director.Source, e
 	return nil, fmt.Errorf("spec.grid.provider: %q is none", g.Provider)
 }
 
-func (p *providers) wattTime(g v1alpha1.GridSpec) (director.Source, error) {
+func (p *providers) wattTime(g v1alpha1.GridSource) (director.Source, error) {
 	account := p.accounts[*g.Credentials]
 	if account == nil {
 		var err error
@@ -118,7 +118,7 @@ func degrees(q *resource.Quantity) *float64 {
 	return &v
 }
 
-func period(g v1alpha1.GridSpec, standard time.Duration) time.Duration {
+func period(g v1alpha1.GridSource, standard time.Duration) time.Duration {
 	if g.PeriodSeconds > 0 {
 		return seconds(g.PeriodSeconds)
 	}
@@ -141,7 +141,7 @@ var kindsOf = map[v1alpha1.GridProvider][]v1alpha1.SignalKind{
 	v1alpha1.GridWebhook:         {v1alpha1.KindMarginal, v1alpha1.KindAverage, v1alpha1.KindPercentile, v1alpha1.KindPrice},
 }
 
-func kindOf(g v1alpha1.GridSpec) v1alpha1.SignalKind {
+func kindOf(g v1alpha1.GridSource) v1alpha1.SignalKind {
 	if g.Kind == "" && len(kindsOf[g.Provider]) > 0 {
 		return kindsOf[g.Provider][0]
 	}
@@ -151,8 +151,20 @@ func kindOf(g v1alpha1.GridSpec) v1alpha1.SignalKind {
 // postcode is the outward part of a British postcode.
 var postcode = regexp.MustCompile(`^[A-Z]{1,2}[0-9][A-Z0-9]?$`)
 
-// validateGrid checks what a provider needs; path is where the grid stands.
+// validateGrid checks a site's source and what it is checked against.
 func validateGrid(path string, g v1alpha1.GridSpec, sources []v1alpha1.WebhookSource) error {
+	errs := []error{validateSource(path, g.GridSource, sources)}
+	if g.Check != nil {
+		if own, other := kindOf(g.GridSource), kindOf(*g.Check); own != other {
+			errs = append(errs, fmt.Errorf("%s.check.kind: a %s signal cannot be checked against a %s one", path, own, other))
+		}
+		errs = append(errs, validateSource(path+".check", *g.Check, sources))
+	}
+	return errors.Join(errs...)
+}
+
+// validateSource checks what a provider needs; path is where the source stands.
+func validateSource(path string, g v1alpha1.GridSource, sources []v1alpha1.WebhookSource) error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s%s: %s", path, field, fmt.Sprintf(format, args...)))
@@ -227,15 +239,6 @@ func validateGrid(path string, g v1alpha1.GridSpec, sources []v1alpha1.WebhookSo
 		if err := signals.CheckUnit(signalKinds[kindOf(g)], signals.Unit(g.Unit)); err != nil {
 			bad(".unit", "%v", err)
 		}
-	}
-	if g.Check != nil {
-		if g.Check.Check != nil {
-			bad(".check.check", "a second source has no second source")
-		}
-		if kindOf(*g.Check) != kindOf(g) {
-			bad(".check.kind", "a %s signal cannot be checked against a %s one", kindOf(g), kindOf(*g.Check))
-		}
-		errs = append(errs, validateGrid(path+".check", *g.Check, sources))
 	}
 	return errors.Join(errs...)
 }

@@ -54,7 +54,7 @@ func (p *providers) siteSignal(s v1alpha1.Site) (_ *siteSignal, err error) {
 	if g.Provider == "" {
 		return sig, nil
 	}
-	source, err := p.source(s.Name, g)
+	source, err := p.source(s.Name, g.GridSource)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (p *providers) siteSignal(s v1alpha1.Site) (_ *siteSignal, err error) {
 	if f, ok := source.(signals.Forecaster); ok {
 		sig.source = forecasting{h, f}
 	}
-	switch kindOf(g) {
+	switch kindOf(g.GridSource) {
 	case v1alpha1.KindMarginal:
 		sig.grid.Marginal = h
 	case v1alpha1.KindAverage:

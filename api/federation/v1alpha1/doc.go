@@ -5,4 +5,7 @@
 //
 // It owns field names, defaults and validation of single objects. It must not
 // know how a round is run, where a signal comes from or that a cluster exists.
+//
+// +kubebuilder:object:generate=true
+// +groupName=girassol.dev
 package v1alpha1

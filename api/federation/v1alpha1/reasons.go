@@ -155,6 +155,93 @@ const (
 	ReasonWindowNotOpen Reason = "WindowNotOpen"
 )
 
+// Why a site's capacity, nodes or agents are as they are.
+const (
+	ReasonProvisioning  Reason = "Provisioning"
+	ReasonCapacityReady Reason = "CapacityReady"
+	// ReasonSettling: GPUs are allocatable, but not for long enough yet.
+	ReasonSettling Reason = "Settling"
+	// ReasonWaitingForGPUs: nodes are there, their GPUs are not allocatable yet.
+	ReasonWaitingForGPUs Reason = "WaitingForGPUs"
+	ReasonNoNodes        Reason = "NoNodes"
+	// ReasonCapacityReleased: nothing is wanted and nothing is held.
+	ReasonCapacityReleased Reason = "CapacityReleased"
+	ReasonReleasing        Reason = "Releasing"
+	// ReasonCapacityDeadlineExceeded: no allocatable GPUs by the deadline; the
+	// capacity is handed back and the next site is asked.
+	ReasonCapacityDeadlineExceeded Reason = "CapacityDeadlineExceeded"
+	// ReasonCoolingOff: failed before and is asked again later.
+	ReasonCoolingOff Reason = "CoolingOff"
+	// ReasonCapacityPaused: the scale target or its cluster is paused.
+	ReasonCapacityPaused Reason = "CapacityPaused"
+	// ReasonCapacityOwnedByAutoscaler: another autoscaler moves the scale target.
+	ReasonCapacityOwnedByAutoscaler Reason = "CapacityOwnedByAutoscaler"
+	ReasonScaleTargetNotFound       Reason = "ScaleTargetNotFound"
+	ReasonScaleForbidden            Reason = "ScaleForbidden"
+	ReasonScaleFailed               Reason = "ScaleFailed"
+	ReasonProvisionerUnreachable    Reason = "ProvisionerUnreachable"
+	ReasonProvisionerRefused        Reason = "ProvisionerRefused"
+	ReasonHealthy                   Reason = "Healthy"
+	ReasonNodeLost                  Reason = "NodeLost"
+	ReasonNodeCordoned              Reason = "NodeCordoned"
+	ReasonNodeTainted               Reason = "NodeTainted"
+	// ReasonNodeGoing: its machine is being deleted or reclaimed.
+	ReasonNodeGoing       Reason = "NodeGoing"
+	ReasonDriverUpgrade   Reason = "DriverUpgrade"
+	ReasonAgentCrashLoop  Reason = "AgentCrashLoop"
+	ReasonAgentPending    Reason = "AgentPending"
+	ReasonMixedVendors    Reason = "MixedVendors"
+	ReasonVendorMismatch  Reason = "VendorMismatch"
+	ReasonTooFewGPUs      Reason = "TooFewGPUs"
+	ReasonNodesOverlap    Reason = "NodesOverlap"
+	ReasonNotDraining     Reason = "NotDraining"
+	ReasonMutualTLS       Reason = "MutualTLS"
+	ReasonMeshDeclared    Reason = "MeshDeclared"
+	ReasonConnected       Reason = "Connected"
+	ReasonNotConnected    Reason = "NotConnected"
+	ReasonNothingWanted   Reason = "NothingWanted"
+	ReasonReleaseTimedOut Reason = "ReleaseTimedOut"
+)
+
+// Why the operator cannot see or act.
+const (
+	ReasonCoordinatorUnreachable Reason = "CoordinatorUnreachable"
+	ReasonCoordinatorStarting    Reason = "CoordinatorStarting"
+	ReasonCoordinatorAvailable   Reason = "CoordinatorAvailable"
+	ReasonClusterUnreachable     Reason = "ClusterUnreachable"
+	ReasonClusterReachable       Reason = "ClusterReachable"
+	ReasonKubeconfigInvalid      Reason = "KubeconfigInvalid"
+	ReasonSecretNotFound         Reason = "SecretNotFound"
+	ReasonSecretInvalid          Reason = "SecretInvalid"
+	ReasonSiteNotFound           Reason = "SiteNotFound"
+	// ReasonSiteInUse: another federation has the site.
+	ReasonSiteInUse Reason = "SiteInUse"
+	// ReasonNotReferenced: no federation names the site.
+	ReasonNotReferenced Reason = "NotReferenced"
+	ReasonInvalidSpec   Reason = "InvalidSpec"
+	ReasonAccepted      Reason = "Accepted"
+	ReasonSuspended     Reason = "Suspended"
+	ReasonRunning       Reason = "Running"
+	// ReasonScaledToZero: maxSites is 0.
+	ReasonScaledToZero Reason = "ScaledToZero"
+	// ReasonHigherPriority: the wanted number is filled by sites of higher priority.
+	ReasonHigherPriority Reason = "HigherPriority"
+	ReasonQuorumMet      Reason = "QuorumMet"
+	ReasonDeleting       Reason = "Deleting"
+)
+
+// Events that are no state: what just happened.
+const (
+	ReasonSiteJoined         Reason = "SiteJoined"
+	ReasonSiteDraining       Reason = "SiteDraining"
+	ReasonSiteLeft           Reason = "SiteLeft"
+	ReasonSiteLost           Reason = "SiteLost"
+	ReasonCapacityRequested  Reason = "CapacityRequested"
+	ReasonFailover           Reason = "Failover"
+	ReasonCertificateIssued  Reason = "CertificateIssued"
+	ReasonCertificateRenewed Reason = "CertificateRenewed"
+)
+
 // What a federation does or waits for, and how a round ended.
 const (
 	ReasonWaitingForModel    Reason = "WaitingForModel"

@@ -354,7 +354,7 @@ func documents(f Folder, run Run, rounds int64) ([]byte, error) {
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindSite},
 			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 			Spec: v1alpha1.SiteSpec{
-				Grid:  v1alpha1.GridSpec{Provider: v1alpha1.GridReplay, Region: s.Region, TracePath: marginal, AverageTracePath: average},
+				Grid:  v1alpha1.GridSpec{GridSource: v1alpha1.GridSource{Provider: v1alpha1.GridReplay, Region: s.Region, TracePath: marginal, AverageTracePath: average}},
 				Power: v1alpha1.PowerSpec{TrainingWatts: TrainingWatts, IdleWatts: IdleWatts, PUE: &pue},
 			},
 		}

@@ -1,0 +1,363 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Site is one place with its own grid: the unit of energy decisions, admission
+// and drain. It outlives federations; of those that name it, the oldest that
+// runs has it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=girassol
+// +kubebuilder:printcolumn:name="Region",type=string,JSONPath=`.spec.grid.region`
+// +kubebuilder:printcolumn:name="Vendor",type=string,JSONPath=`.status.vendor`
+// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.gpus`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Energy",type=string,JSONPath=`.status.conditions[?(@.type=="EnergyFavourable")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="Federation",type=string,priority=1,JSONPath=`.status.federation`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a site's name is one DNS label: at most 63 lower-case letters, digits and '-'",fieldPath=".metadata"
+type Site struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec SiteSpec `json:"spec,omitzero"`
+	// +optional
+	Status SiteStatus `json:"status,omitzero"`
+}
+
+// SiteList is a list of sites.
+//
+// +kubebuilder:object:root=true
+type SiteList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Site `json:"items"`
+}
+
+// SiteSpec describes a place.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.energy) || !(has(self.energy.targetSites) || has(self.energy.budget) || has(self.energy.webhook))",message="targetSites, budget and webhook belong to the Federation; remove them from the Site",fieldPath=".energy"
+// +kubebuilder:validation:XValidation:rule="!has(self.capacity) || !has(self.capacity.mode) || self.capacity.mode == 'None' || self.capacity.mode == 'Webhook' || has(self.nodes)",message="capacity modes NodeLabel and Scale need nodes: say by nodes.selector which nodes are the site's",fieldPath=".nodes"
+type SiteSpec struct {
+	// +optional
+	Grid GridSpec `json:"grid,omitzero"`
+	// Energy overrides the federation's thresholds, field by field.
+	// +optional
+	Energy *EnergySpec `json:"energy,omitempty"`
+	// Power is the stated model for sites without a counter.
+	// +optional
+	Power PowerSpec `json:"power,omitzero"`
+	// Priority among sites that could take part: the highest is asked first.
+	// Default 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	Priority int32 `json:"priority,omitempty"`
+	// Nodes that are the site's. Unset: its agents are run by someone else and are
+	// known by their sessions only. Kubernetes only.
+	// +optional
+	Nodes *NodesSpec `json:"nodes,omitempty"`
+	// Capacity says how nodes come and go. Kubernetes only.
+	// +optional
+	Capacity CapacitySpec `json:"capacity,omitzero"`
+	// Cluster is another cluster in which the nodes are; its agents come from the
+	// siteagent chart there. Kubernetes only.
+	// +optional
+	Cluster *ClusterSpec `json:"cluster,omitempty"`
+	// ReleaseTimeoutSeconds after which a Site that is deleted goes even if nodes
+	// and capacity could not be given back. Default 600.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	ReleaseTimeoutSeconds int32 `json:"releaseTimeoutSeconds,omitempty"`
+}
+
+// CordonPolicy says what a cordoned node means.
+//
+// +kubebuilder:validation:Enum=Drain;Ignore
+type CordonPolicy string
+
+// Cordon policies.
+const (
+	// CordonDrain takes the agent off a cordoned node. Default.
+	CordonDrain CordonPolicy = "Drain"
+	// CordonIgnore trains on.
+	CordonIgnore CordonPolicy = "Ignore"
+)
+
+// NodesSpec selects nodes.
+type NodesSpec struct {
+	// Selector by labels that the nodes have before they are enrolled.
+	Selector metav1.LabelSelector `json:"selector"`
+	// Vendor of the GPUs; unset: what the nodes show.
+	// +optional
+	Vendor Vendor `json:"vendor,omitempty"`
+	// MinGPUs that must be allocatable before the site joins. Default 1, for
+	// vendor CPU 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100000
+	MinGPUs *int32 `json:"minGPUs,omitempty"`
+	// OnCordon: Drain (default) or Ignore.
+	// +optional
+	OnCordon CordonPolicy `json:"onCordon,omitempty"`
+}
+
+// CapacityMode says how nodes come and go.
+//
+// +kubebuilder:validation:Enum=None;NodeLabel;Scale;Webhook
+type CapacityMode string
+
+// Capacity modes.
+const (
+	// CapacityNone: nothing to do, agents are there or not. Default without nodes.
+	CapacityNone CapacityMode = "None"
+	// CapacityNodeLabel: the nodes stay; labels let agents come and go. Default
+	// with nodes.
+	CapacityNodeLabel CapacityMode = "NodeLabel"
+	// CapacityScale moves the scale subresource of an object.
+	CapacityScale CapacityMode = "Scale"
+	// CapacityWebhook asks an outside provisioner.
+	CapacityWebhook CapacityMode = "Webhook"
+)
+
+// CapacitySpec says how nodes come and go.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Scale') == has(self.scaleTargetRef)",message="scaleTargetRef belongs to mode Scale, and mode Scale needs it",fieldPath=".scaleTargetRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Webhook') == has(self.webhook)",message="webhook belongs to mode Webhook, and mode Webhook needs it",fieldPath=".webhook"
+// +kubebuilder:validation:XValidation:rule="(has(self.idleReplicas) ? self.idleReplicas : 0) < (has(self.activeReplicas) ? self.activeReplicas : 1)",message="idleReplicas must be below activeReplicas (default 1)",fieldPath=".idleReplicas"
+type CapacitySpec struct {
+	// +optional
+	Mode CapacityMode `json:"mode,omitempty"`
+	// +optional
+	ScaleTargetRef *ScaleTargetReference `json:"scaleTargetRef,omitempty"`
+	// ActiveReplicas while the site takes part. Default 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	ActiveReplicas int32 `json:"activeReplicas,omitempty"`
+	// IdleReplicas otherwise. Default 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100000
+	IdleReplicas int32 `json:"idleReplicas,omitempty"`
+	// ProvisioningDeadlineSeconds from the wish until the GPUs are allocatable;
+	// then the capacity is handed back and the next site is asked. Default 900.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	ProvisioningDeadlineSeconds int32 `json:"provisioningDeadlineSeconds,omitempty"`
+	// SettleSeconds that GPUs must stay allocatable before agents come. Default 10.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	SettleSeconds *int32 `json:"settleSeconds,omitempty"`
+	// RetrySeconds after the first failure until the site is asked again; it
+	// doubles with each failure in a row up to RetryMaxSeconds. Default 300 and 7200.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	RetrySeconds int32 `json:"retrySeconds,omitempty"`
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	RetryMaxSeconds int32 `json:"retryMaxSeconds,omitempty"`
+	// +optional
+	Webhook *ProvisionerSpec `json:"webhook,omitempty"`
+}
+
+// ScaleTargetReference names an object with /scale in the Site's namespace: a
+// Cluster API MachineDeployment, a static Karpenter NodePool (cluster-scoped), a
+// Deployment.
+type ScaleTargetReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	APIVersion string `json:"apiVersion"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// ProvisionerSpec is an outside provisioner that is asked by signed requests;
+// docs/provisioning.md has the contract.
+type ProvisionerSpec struct {
+	// URL that takes the wishes, https except on loopback.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && (url(self).getScheme() == 'https' || (url(self).getScheme() == 'http' && url(self).getHostname() in ['127.0.0.1', 'localhost', '::1']))",message="the provisioner's URL must be https; plain http is for loopback only"
+	URL string `json:"url"`
+	// Secret with a Standard Webhooks secret (whsec_...) that signs requests and
+	// callbacks.
+	Secret SecretKeyReference `json:"secret"`
+	// PollSeconds between questions for a result that is pending. Default 15.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	PollSeconds int32 `json:"pollSeconds,omitempty"`
+}
+
+// ClusterSpec reaches another cluster.
+type ClusterSpec struct {
+	// KubeconfigSecret holds a kubeconfig with inline credentials: no exec plugin,
+	// no files, no skipped verification.
+	KubeconfigSecret SecretKeyReference `json:"kubeconfigSecret"`
+}
+
+// GridProvider names a source of signals.
+//
+// +kubebuilder:validation:Enum=Replay;WattTime;ElectricityMaps;NESO;EnergyCharts;Prometheus;Webhook
+type GridProvider string
+
+// Grid providers.
+const (
+	// GridReplay reads a CSV trace.
+	GridReplay GridProvider = "Replay"
+	// GridWattTime is WattTime's API v3.
+	GridWattTime GridProvider = "WattTime"
+	// GridElectricityMaps is Electricity Maps' API v3.
+	GridElectricityMaps GridProvider = "ElectricityMaps"
+	// GridNESO is Great Britain's Carbon Intensity API.
+	GridNESO GridProvider = "NESO"
+	// GridEnergyCharts is Fraunhofer ISE's Energy-Charts.
+	GridEnergyCharts GridProvider = "EnergyCharts"
+	// GridPrometheus is a query to a Prometheus server.
+	GridPrometheus GridProvider = "Prometheus"
+	// GridWebhook takes what a source of spec.energy.webhook pushes.
+	GridWebhook GridProvider = "Webhook"
+)
+
+// GridSpec says which signal speaks for the site.
+type GridSpec struct {
+	GridSource `json:",inline"`
+	// Check is a second source against which readings are checked.
+	// +optional
+	Check *GridSource `json:"check,omitempty"`
+}
+
+// GridSource is one source of a signal.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.latitude) == has(self.longitude)",message="latitude and longitude belong together"
+// +kubebuilder:validation:XValidation:rule="!has(self.provider) || self.provider != 'Prometheus' || (has(self.url) && has(self.query))",message="provider Prometheus needs url and query"
+// +kubebuilder:validation:XValidation:rule="!has(self.provider) || self.provider != 'Webhook' || has(self.source)",message="provider Webhook needs source: a name under spec.energy.webhook.sources of the Federation"
+// +kubebuilder:validation:XValidation:rule="!has(self.provider) || self.provider != 'Replay' || has(self.tracePath)",message="provider Replay needs tracePath"
+type GridSource struct {
+	// +optional
+	Provider GridProvider `json:"provider,omitempty"`
+	// Region is the provider's name of the grid: a WattTime region, an Electricity
+	// Maps zone, a NESO region number or outward postcode (empty: Great Britain),
+	// an Energy-Charts country, the CSV column of a Replay.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Region string `json:"region,omitempty"`
+	// Latitude and Longitude, decimal degrees, instead of a region, for WattTime and
+	// Electricity Maps.
+	// +optional
+	Latitude *resource.Quantity `json:"latitude,omitempty"`
+	// +optional
+	Longitude *resource.Quantity `json:"longitude,omitempty"`
+	// Kind of signal: Marginal (WattTime, default there; Replay), Average, Percentile,
+	// Price, RenewableShare, as far as the provider has it.
+	// +optional
+	Kind SignalKind `json:"kind,omitempty"`
+	// Unit of the values of Prometheus and Webhook, such as gCO2/kWh.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Unit string `json:"unit,omitempty"`
+	// URL of a Prometheus; of another provider only to replace its standard one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	URL string `json:"url,omitempty"`
+	// Query of a Prometheus: it must give one series.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Query string `json:"query,omitempty"`
+	// PeriodSeconds of the points of Prometheus (default 300) and Electricity Maps
+	// (default 3600).
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// Source is the name under spec.energy.webhook.sources that speaks for the
+	// site, for provider Webhook.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Source string `json:"source,omitempty"`
+	// Credentials for the provider.
+	// +optional
+	Credentials *CredentialsSpec `json:"credentials,omitempty"`
+	// TracePath is the CSV file of a Replay: marginal intensity, gCO2/kWh. On
+	// Kubernetes a file in the operator's folder of traces, by its name there.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	TracePath string `json:"tracePath,omitempty"`
+	// AverageTracePath is the same for the average intensity, for the second
+	// ledger; optional.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	AverageTracePath string `json:"averageTracePath,omitempty"`
+}
+
+// SignalKind is what a signal's value means.
+//
+// +kubebuilder:validation:Enum=Marginal;Average;Percentile;Price;RenewableShare
+type SignalKind string
+
+// Signal kinds.
+const (
+	KindMarginal       SignalKind = "Marginal"
+	KindAverage        SignalKind = "Average"
+	KindPercentile     SignalKind = "Percentile"
+	KindPrice          SignalKind = "Price"
+	KindRenewableShare SignalKind = "RenewableShare"
+)
+
+// CredentialsSpec says where the secrets are. On Kubernetes in a Secret;
+// standalone in files, read again when they change, or in environment variables
+// of the coordinator, one secret each.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.secret) || !(has(self.userFile) || has(self.passwordFile) || has(self.tokenFile) || has(self.userEnv) || has(self.passwordEnv) || has(self.tokenEnv))",message="give secret, or files and environment variables of a standalone coordinator, not both"
+type CredentialsSpec struct {
+	// Secret with the keys user and password, or token.
+	// +optional
+	Secret *SecretReference `json:"secret,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	UserFile string `json:"userFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	TokenFile string `json:"tokenFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	UserEnv string `json:"userEnv,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PasswordEnv string `json:"passwordEnv,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	TokenEnv string `json:"tokenEnv,omitempty"`
+}
+
+// PowerSpec is the stated power model of one member of the site.
+type PowerSpec struct {
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TrainingWatts int32 `json:"trainingWatts,omitempty"`
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	IdleWatts int32 `json:"idleWatts,omitempty"`
+	// PUE, facility over IT power. Default 1.
+	// +optional
+	PUE *resource.Quantity `json:"pue,omitempty"`
+}
