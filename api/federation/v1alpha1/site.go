@@ -54,6 +54,11 @@ type SiteSpec struct {
 	// Power is the stated model for sites without a counter.
 	// +optional
 	Power PowerSpec `json:"power,omitzero"`
+	// Override decides until it ends, whatever the window says; demand-response
+	// emergencies and a spent budget still win. Kubernetes only: elsewhere it is
+	// `girassol override`.
+	// +optional
+	Override *OverrideSpec `json:"override,omitempty"`
 	// Priority among sites that could take part: the highest is asked first.
 	// Default 0.
 	// +optional
@@ -77,6 +82,28 @@ type SiteSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	ReleaseTimeoutSeconds int32 `json:"releaseTimeoutSeconds,omitempty"`
+}
+
+// OverrideAction is Admit or Drain.
+//
+// +kubebuilder:validation:Enum=Admit;Drain
+type OverrideAction string
+
+// Override actions.
+const (
+	OverrideAdmit OverrideAction = "Admit"
+	OverrideDrain OverrideAction = "Drain"
+)
+
+// OverrideSpec is a person's decision with an end.
+type OverrideSpec struct {
+	Action OverrideAction `json:"action"`
+	// Until it holds.
+	Until metav1.Time `json:"until"`
+	// Reason that is shown.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Reason string `json:"reason,omitempty"`
 }
 
 // CordonPolicy says what a cordoned node means.
