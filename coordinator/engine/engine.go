@@ -74,6 +74,8 @@ type Hooks struct {
 	SignalsNow func() time.Time
 	// Ledger is the emission ledger by site, for manifests and status.
 	Ledger func() map[string]checkpoint.LedgerEntry
+	// Observe counts updates and rounds.
+	Observe Observer
 }
 
 // Engine runs one federation.

@@ -22,6 +22,7 @@ func (e *Engine) commit(a round.Commit) {
 		uploads = append(uploads, e.uploads[name])
 	}
 	man := e.nextManifest(a, uploads)
+	started := e.machine.Status().Started
 	snapshot := e.snapshot
 	e.background.Go(func() {
 		<-snapshot // it reads the model that the merge changes
@@ -29,7 +30,7 @@ func (e *Engine) commit(a round.Commit) {
 		done, err := e.merge(man, uploads)
 		took := time.Since(start)
 		if err == nil {
-			e.post(func() { e.committed(time.Now(), a, done, uploads, took) })
+			e.post(func() { e.committed(time.Now(), started, a, done, uploads, took) })
 			return
 		}
 		f := e.putBack(err)
@@ -93,7 +94,7 @@ func (e *Engine) archives() bool {
 }
 
 // committed takes over what a merge has made durable.
-func (e *Engine) committed(now time.Time, a round.Commit, man checkpoint.Manifest, uploads []*Upload, took time.Duration) {
+func (e *Engine) committed(now, started time.Time, a round.Commit, man checkpoint.Manifest, uploads []*Upload, took time.Duration) {
 	m := e.model
 	m.version = man.Version
 	copy(m.digest[:], mustHex(man.Digest))
@@ -103,6 +104,7 @@ func (e *Engine) committed(now time.Time, a round.Commit, man checkpoint.Manifes
 	for _, u := range uploads {
 		senders[u.name] = true
 	}
+	e.observeCommit(now, started, uploads, took)
 	e.dropUploads()
 	e.log.Info("round committed", "round", a.Round, "version", man.Version, "digest", man.Digest[:12], "members", a.Members,
 		"samples", man.CommittedSamples, "deltaBytes", man.DeltaBytes, "took", took.Round(time.Microsecond))

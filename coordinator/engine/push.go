@@ -74,6 +74,7 @@ func (e *Engine) BeginPush(ctx context.Context, h *coordinatorv1.PushHeader) (*U
 			u, res = e.beginUpdate(time.Now(), h)
 		}
 		if res != nil && res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
+			e.answered(h, res)
 			e.log.Warn("update not taken", "round", h.GetRound(), "update", h.GetUpdateId(), "reason", res.GetReason(), "message", res.GetMessage())
 		}
 	})
@@ -169,7 +170,8 @@ func retryable(r v1alpha1.Reason) bool {
 // FinishPush checks a complete upload and counts it.
 func (e *Engine) FinishPush(ctx context.Context, u *Upload) (*coordinatorv1.PushResult, error) {
 	if !u.spool.Complete() {
-		return refused(v1alpha1.ReasonTruncated, "the stream ended before all %d bytes arrived; push again, it goes on where it stopped", u.spool.Size()), nil
+		res := refused(v1alpha1.ReasonTruncated, "the stream ended before all %d bytes arrived; push again, it goes on where it stopped", u.spool.Size())
+		return res, e.answer(ctx, u.header, res)
 	}
 	if u.header.GetKind() == coordinatorv1.PushHeader_KIND_SEED {
 		return e.finishSeed(ctx, u)
@@ -181,7 +183,10 @@ func (e *Engine) FinishPush(ctx context.Context, u *Upload) (*coordinatorv1.Push
 	}
 	payload, err := codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
 	var res *coordinatorv1.PushResult
-	err = errors.Join(e.do(ctx, func() { res = e.finishUpdate(time.Now(), u, payload, err) }))
+	err = errors.Join(e.do(ctx, func() {
+		res = e.finishUpdate(time.Now(), u, payload, err)
+		e.answered(u.header, res)
+	}))
 	return res, err
 }
 
@@ -211,6 +216,9 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 	u.payload = payload
 	e.log.Info("update accepted", "member", u.name, "round", u.header.GetRound(), "update", u.header.GetUpdateId(),
 		"samples", u.header.GetSamples(), "steps", u.header.GetSteps(), "bytes", u.spool.Size())
+	if e.hooks.Observe != nil {
+		e.hooks.Observe.UpdateAnswered(u.site, UpdateAccepted, v1alpha1.ReasonReady)
+	}
 	e.act(now, e.machine.Accepted(now, u.name))
 	return acceptedResult()
 }
