@@ -143,6 +143,7 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 		return nil, err
 	}
 	hooks := engine.Hooks{Ledger: p.books.entries, SignalsNow: clock.Now, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
+	hooks.Observe = newObserver(name, d.sites, p.registry)
 	if url := redisURL(d, o); url != "" {
 		client, err := broadcast.NewClient(url, o.Log)
 		if err != nil {
