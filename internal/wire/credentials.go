@@ -131,7 +131,7 @@ func (c *explainingConn) Read(b []byte) (int, error) {
 func (c *explainingConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil && !c.answered.Load() && !errors.Is(err, net.ErrClosed) {
-		err = fmt.Errorf("wire: server %s hung up after the handshake, perhaps it refuses the certificate %s: %w", c.RemoteAddr(), c.credentials.options.CertFile, err)
+		err = fmt.Errorf("wire: server %s hung up after the handshake, perhaps it refuses the certificate %s: %w", c.RemoteAddr(), c.credentials.options.certificateName(), err)
 	}
 	return n, err
 }
@@ -159,7 +159,7 @@ func (c linkCredentials) explain(err error, peer string) error {
 	case errors.As(err, &wrongName):
 		return fmt.Errorf("wire: the server's certificate is for %s, not for %s: dial one of its names, or set the server name to it: %w", names(wrongName.Certificate), peer, err)
 	case errors.As(err, &authority):
-		return fmt.Errorf("wire: the certificate of %s %s is from an authority that is not in %s: both ends need the same CA: %w", whose, peer, c.options.CAFile, err)
+		return fmt.Errorf("wire: the certificate of %s %s is from an authority that is not in %s: both ends need the same CA: %w", whose, peer, c.options.caName(), err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("wire: the certificate of %s %s is good from %s to %s only: renew it, or set the clock of this machine: %w", whose, peer,
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339), err)
@@ -168,7 +168,7 @@ func (c linkCredentials) explain(err error, peer string) error {
 	case errors.As(err, &notTLS):
 		return fmt.Errorf("wire: %s %s does not speak TLS: start it with certificate, key and CA files, or leave them out here: %w", whose, peer, err)
 	case isAlert(err):
-		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date, from the CA that the peer trusts, and name one site at most: %w", whose, peer, c.options.CertFile, err)
+		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date, from the CA that the peer trusts, and name one site at most: %w", whose, peer, c.options.certificateName(), err)
 	case strings.Contains(err.Error(), "didn't provide a certificate"):
 		return fmt.Errorf("wire: client %s has no certificate: start it with certificate, key and CA files: %w", peer, err)
 	}
@@ -192,6 +192,9 @@ type tlsFiles struct {
 }
 
 func (o Options) loadTLS() (tlsFiles, error) {
+	if o.PEM != nil {
+		return o.readPEM()
+	}
 	for _, f := range []struct{ what, path string }{{"certificate", o.CertFile}, {"key", o.KeyFile}, {"CA", o.CAFile}} {
 		if f.path == "" {
 			return tlsFiles{}, fmt.Errorf("wire: mutual TLS needs certificate, key and CA files; the %s file is not given", f.what)
@@ -208,6 +211,25 @@ func (o Options) loadTLS() (tlsFiles, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
 		return tlsFiles{}, fmt.Errorf("wire: CA %s holds no PEM certificate", o.CAFile)
+	}
+	return tlsFiles{cert, pool}, nil
+}
+
+func (o Options) readPEM() (tlsFiles, error) {
+	if o.files() {
+		return tlsFiles{}, errors.New("wire: mutual TLS from files or from memory, not both")
+	}
+	given, err := o.PEM()
+	if err != nil {
+		return tlsFiles{}, fmt.Errorf("wire: certificate: %w", err)
+	}
+	cert, err := tls.X509KeyPair(given.Certificate, given.Key)
+	if err != nil {
+		return tlsFiles{}, fmt.Errorf("wire: certificate and key: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(given.CA) {
+		return tlsFiles{}, errors.New("wire: the CA bundle holds no PEM certificate")
 	}
 	return tlsFiles{cert, pool}, nil
 }

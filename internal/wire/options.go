@@ -40,6 +40,9 @@ type Options struct {
 	// CertFile, KeyFile and CAFile turn on mutual TLS; all three or none. PEM. They
 	// are read again for each connection, so renewed files need no restart.
 	CertFile, KeyFile, CAFile string
+	// PEM turns on mutual TLS without files; it is asked for each connection, so
+	// what it gives may be renewed. It excludes the files.
+	PEM func() (PEM, error)
 	// ServerName is the name that the server's certificate must carry; empty takes
 	// the host dialled. Servers ignore it.
 	ServerName string
@@ -54,8 +57,29 @@ type Options struct {
 	Window int32
 }
 
+// PEM is one end's certificate (leaf first) with its key, and the authorities of
+// the other end's certificates.
+type PEM struct{ Certificate, Key, CA []byte }
+
 // Secure says whether the link is mutual TLS.
-func (o Options) Secure() bool { return o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" }
+func (o Options) Secure() bool { return o.PEM != nil || o.files() }
+
+func (o Options) files() bool { return o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" }
+
+// certificateName and caName are what errors call them.
+func (o Options) certificateName() string {
+	if o.PEM != nil {
+		return "of this end"
+	}
+	return o.CertFile
+}
+
+func (o Options) caName() string {
+	if o.PEM != nil {
+		return "the CA bundle of this end"
+	}
+	return o.CAFile
+}
 
 // Check reports what is wrong with the options for addr, "host:port", before
 // anything is dialled or listened on.
