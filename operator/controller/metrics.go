@@ -1,0 +1,54 @@
+package controller
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of both controllers. Values of a label come from the objects' names and
+// the closed sets of package v1alpha1.
+type Metrics struct {
+	// SitePhase is 1 for the present phase and reason of a site.
+	SitePhase *prometheus.GaugeVec
+	// CapacityWait is from a wish for capacity to its outcome (ready, failed), seconds.
+	CapacityWait *prometheus.HistogramVec
+	Failovers    *prometheus.CounterVec
+	// Drains by outcome: Drained or DrainTimeout.
+	Drains *prometheus.CounterVec
+	// Applies are objects that differed from what they should be and were written.
+	Applies *prometheus.CounterVec
+	// ClusterReachable and CoordinatorReachable are 1 or 0; absent while unknown.
+	ClusterReachable     *prometheus.GaugeVec
+	CoordinatorReachable *prometheus.GaugeVec
+}
+
+// NewMetrics registers them; nil registers nowhere.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		SitePhase: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "girassol_operator_site_phase", Help: "1 for the present phase of a site and its reason.",
+		}, []string{"namespace", "federation", "site", "phase", "reason"}),
+		CapacityWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "girassol_operator_capacity_wait_seconds", Help: "Time from the wish for a site's capacity to its outcome.",
+			Buckets: []float64{1, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200},
+		}, []string{"namespace", "site", "outcome"}),
+		Failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "girassol_operator_failovers_total", Help: "Sites that had no capacity by their deadline and gave their place to the next.",
+		}, []string{"namespace", "federation", "site", "reason"}),
+		Drains: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "girassol_operator_drains_total", Help: "Sites that left, by how it ended.",
+		}, []string{"namespace", "federation", "site", "outcome"}),
+		Applies: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "girassol_operator_applies_total", Help: "Objects that differed from what they should be and were written, by kind.",
+		}, []string{"kind"}),
+		ClusterReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "girassol_operator_cluster_reachable", Help: "Whether the cluster of a site answers; absent while unknown.",
+		}, []string{"namespace", "site"}),
+		CoordinatorReachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "girassol_operator_coordinator_reachable", Help: "Whether the coordinator of a federation answers; absent while unknown.",
+		}, []string{"namespace", "federation"}),
+	}
+	if r != nil {
+		r.MustRegister(m.SitePhase, m.CapacityWait, m.Failovers, m.Drains, m.Applies, m.ClusterReachable, m.CoordinatorReachable)
+	}
+	return m
+}
