@@ -181,10 +181,15 @@ const (
 	ReasonScaleFailed               Reason = "ScaleFailed"
 	ReasonProvisionerUnreachable    Reason = "ProvisionerUnreachable"
 	ReasonProvisionerRefused        Reason = "ProvisionerRefused"
-	ReasonHealthy                   Reason = "Healthy"
-	ReasonNodeLost                  Reason = "NodeLost"
-	ReasonNodeCordoned              Reason = "NodeCordoned"
-	ReasonNodeTainted               Reason = "NodeTainted"
+	// ReasonProvisionerFailed: it took the wish and gave up on it.
+	ReasonProvisionerFailed Reason = "ProvisionerFailed"
+	// ReasonReplicasChanged: someone else has moved the scale target since the wish
+	// was taken.
+	ReasonReplicasChanged Reason = "ReplicasChanged"
+	ReasonHealthy         Reason = "Healthy"
+	ReasonNodeLost        Reason = "NodeLost"
+	ReasonNodeCordoned    Reason = "NodeCordoned"
+	ReasonNodeTainted     Reason = "NodeTainted"
 	// ReasonNodeGoing: its machine is being deleted or reclaimed.
 	ReasonNodeGoing       Reason = "NodeGoing"
 	ReasonDriverUpgrade   Reason = "DriverUpgrade"

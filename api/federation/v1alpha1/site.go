@@ -213,7 +213,23 @@ type ScaleTargetReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+	// Cluster in which the object is, for a Site with spec.cluster: Nodes (default),
+	// the cluster of the nodes, or Management, the operator's own, where a Cluster
+	// API MachineDeployment is.
+	// +optional
+	Cluster ScaleCluster `json:"cluster,omitempty"`
 }
+
+// ScaleCluster says in which cluster a scale target is.
+//
+// +kubebuilder:validation:Enum=Nodes;Management
+type ScaleCluster string
+
+// Clusters of a scale target.
+const (
+	ScaleInNodesCluster      ScaleCluster = "Nodes"
+	ScaleInManagementCluster ScaleCluster = "Management"
+)
 
 // ProvisionerSpec is an outside provisioner that is asked by signed requests;
 // docs/provisioning.md has the contract.
