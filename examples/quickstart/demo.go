@@ -286,10 +286,14 @@ func (r *runner) startCoordinator() error {
 	if err := l.Close(); err != nil {
 		return err
 	}
-	_, err = r.fleet.start(roleCoordinator, r.folder.Log(roleCoordinator), roleCoordinator,
+	args := []string{roleCoordinator,
 		"--config", r.folder.Config(), "--data", r.folder.Coordinator(), "--listen", r.address, "--redis", r.redis,
 		"--clock-start", r.run.At.Format(time.RFC3339), "--clock-speed", strconv.FormatFloat(r.run.Options.Speed, 'g', -1, 64),
-		"--heartbeat", heartbeat.String())
+		"--heartbeat", heartbeat.String()}
+	if m := r.o.Metrics; m != "" {
+		args = append(args, "--metrics-listen", m)
+	}
+	_, err = r.fleet.start(roleCoordinator, r.folder.Log(roleCoordinator), args...)
 	return err
 }
 

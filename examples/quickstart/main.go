@@ -133,6 +133,7 @@ go to the trainers (see quickstart trainer --help).`,
 	f.StringVar(&o.Out, "out", o.Out, "`folder` for configuration, logs, model and report; an earlier run in it is replaced")
 	f.StringVar(&o.Data, "data", "", "`folder` of text to train on, a site per sub-folder or an even split (default: the Go source tree)")
 	f.StringVar(&o.Redis, "redis", "", "`URL` of a Redis for events, redis://host:port/db (default: one embedded in this process)")
+	f.StringVar(&o.Metrics, "metrics-listen", "", "`address` at which the coordinator serves Prometheus, for example 127.0.0.1:9465 (default none)")
 	f.BoolVar(&o.Resume, "resume", false, "go on with the run in --out where it stopped (default false)")
 	f.BoolVar(&o.Compare, "compare", false, "afterwards train each site alone and all text in one place, with the same tokens; takes minutes more (default false)")
 	f.BoolVar(&o.Plain, "plain", false, "print log lines instead of the live view, as is done when the output is no terminal (default false)")

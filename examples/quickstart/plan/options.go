@@ -29,10 +29,12 @@ type Options struct {
 	Out       string  `json:"-"`
 	Data      string  `json:"data,omitempty"`
 	Redis     string  `json:"-"`
-	Resume    bool    `json:"-"`
-	Compare   bool    `json:"-"`
-	Plain     bool    `json:"-"`
-	Keep      bool    `json:"-"`
+	// Metrics is where the coordinator serves Prometheus; empty: nowhere.
+	Metrics string `json:"-"`
+	Resume  bool   `json:"-"`
+	Compare bool   `json:"-"`
+	Plain   bool   `json:"-"`
+	Keep    bool   `json:"-"`
 	// Trainer are further arguments of every trainer.
 	Trainer []string `json:"trainer,omitempty"`
 }
