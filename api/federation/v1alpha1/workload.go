@@ -261,4 +261,11 @@ type VendorSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []Toleration `json:"tolerations,omitempty"`
+	// SupplementalGroups of the host that the pods' user joins, such as the one of
+	// render, to which AMD's devices often belong: no root runs in the pods.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:Minimum=1
+	SupplementalGroups []int64 `json:"supplementalGroups,omitempty"`
 }

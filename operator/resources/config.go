@@ -1,0 +1,65 @@
+package resources
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+)
+
+// coordinatorConfig is the coordinator's own YAML: the Federation and its Sites
+// as far as they concern rounds. What the operator decides (energy, maxSites,
+// state) is not in it, so that changing it restarts nobody, and neither is what
+// only Kubernetes knows. A site without an object is a name: nothing admits it.
+func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, error) {
+	known := map[string]v1alpha1.Site{}
+	for _, s := range sites {
+		known[s.Name] = s
+	}
+	federation := v1alpha1.Federation{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindFederation},
+		ObjectMeta: metav1.ObjectMeta{Name: f.Name},
+		Spec: v1alpha1.FederationSpec{
+			// By name: the order of the list means nothing, so it restarts nobody.
+			Sites:     slices.SortedFunc(slices.Values(f.Spec.Sites), func(a, b v1alpha1.SiteReference) int { return cmp.Compare(a.Name, b.Name) }),
+			Model:     f.Spec.Model,
+			Algorithm: f.Spec.Algorithm,
+			Rounds:    f.Spec.Rounds,
+			Drain:     f.Spec.Drain,
+			Trainer:   f.Spec.Trainer,
+			// Signals come from the operator: no site needs one of its own here.
+			Energy: v1alpha1.EnergySpec{Policy: v1alpha1.EnergyIgnore},
+		},
+	}
+	var b strings.Builder
+	if err := document(&b, federation); err != nil {
+		return "", invalid("spec", "cannot be written as YAML: %v", err)
+	}
+	for _, ref := range federation.Spec.Sites {
+		site := v1alpha1.Site{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindSite},
+			ObjectMeta: metav1.ObjectMeta{Name: ref.Name},
+			Spec:       v1alpha1.SiteSpec{Power: known[ref.Name].Spec.Power},
+		}
+		if err := document(&b, site); err != nil {
+			return "", invalid("spec.sites", "site %s cannot be written as YAML: %v", ref.Name, err)
+		}
+	}
+	return b.String(), nil
+}
+
+func document(b *strings.Builder, o any) error {
+	y, err := yaml.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if b.Len() > 0 {
+		b.WriteString("---\n")
+	}
+	b.Write(y)
+	return nil
+}
