@@ -31,6 +31,7 @@ import (
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
+	"girassol.dev/signals/assemble"
 	"girassol.dev/signals/director"
 	"girassol.dev/signals/fetch"
 	"girassol.dev/signals/ledger"
@@ -50,9 +51,15 @@ type Options struct {
 	Heartbeat     time.Duration
 	SnapshotEvery uint64
 	KeepUpdates   bool
-	ClockStart    time.Time
-	ClockSpeed    float64
-	Log           *slog.Logger
+	// ExternalSignals leaves the energy decisions to who calls Admin.SetMembership
+	// with a signal.
+	ExternalSignals bool
+	ClockStart      time.Time
+	ClockSpeed      float64
+	// ClockAnchor is the real time at which the signals' clock showed ClockStart;
+	// zero: the first start.
+	ClockAnchor time.Time
+	Log         *slog.Logger
 	// Ready is called with the gRPC address once it takes connections.
 	Ready func(addr string)
 }
@@ -66,16 +73,19 @@ const (
 
 // Run serves until ctx ends or the coordinator cannot go on.
 func Run(ctx context.Context, o Options) (err error) {
-	d, err := readFiles(o.ConfigFiles)
+	d, err := readFiles(o.ConfigFiles, o.ExternalSignals)
 	if err != nil {
 		return err
+	}
+	if unused := d.elsewhere(); len(unused) > 0 && !o.ExternalSignals {
+		o.Log.Info("these fields are for Kubernetes and count for nothing here", "fields", unused)
 	}
 	store, err := checkpoint.Open(o.DataDir, o.Log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	p, err := assemble(d, store, o)
+	p, err := newProcess(d, store, o)
 	if err != nil {
 		return err
 	}
@@ -90,7 +100,7 @@ type process struct {
 	registry *prometheus.Registry
 	engine   *engine.Engine
 	books    *accountant
-	director *director.Director
+	director *director.Director   // nil with external signals
 	events   *broadcast.Publisher // nil without Redis
 	redis    io.Closer
 	fetch    *fetch.Client
@@ -100,7 +110,7 @@ type process struct {
 	metrics  net.Listener // nil without
 }
 
-func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, err error) {
+func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process, err error) {
 	p := &process{o: o, d: d, log: o.Log, registry: prometheus.NewRegistry()}
 	defer func() {
 		if err == nil {
@@ -125,18 +135,18 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	if p.fetch, err = fetch.New(fetch.Config{Clock: clock, Log: o.Log, Registerer: p.registry}); err != nil {
 		return nil, err
 	}
-	if d.federation.Spec.Energy.Webhook != nil {
+	if d.federation.Spec.Energy.Webhook != nil && !d.external {
 		p.pushed = &pushed{}
 	}
-	sites, err := d.signals(newProviders(p.fetch, clock, p.pushed))
+	sites, err := p.sites(clock)
 	if err != nil {
 		return nil, err
 	}
 	grids, power, traces := map[string]ledger.Grid{}, map[string]ledger.Power{}, map[string]*replay.Series{}
 	for name, s := range sites {
-		grids[name], power[name] = s.grid, s.power
-		if s.trace != nil {
-			traces[name] = s.trace
+		grids[name], power[name] = s.Grid, s.Power
+		if s.Trace != nil {
+			traces[name] = s.Trace
 		}
 	}
 	if p.books, err = newAccountant(o.DataDir, clock, o.ClockSpeed, grids, power, old, o.Log); err != nil {
@@ -144,7 +154,11 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	}
 	hooks := engine.Hooks{Ledger: p.books.entries, SignalsNow: clock.Now, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
 	hooks.Observe = newObserver(name, d.sites, p.registry)
-	if url := redisURL(d, o); url != "" {
+	url, err := redisURL(d, o)
+	if err != nil {
+		return nil, err
+	}
+	if url != "" {
 		client, err := broadcast.NewClient(url, o.Log)
 		if err != nil {
 			return nil, fmt.Errorf("spec.events.redis.url: %w", err)
@@ -161,17 +175,13 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 		return nil, err
 	}
 	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total))
-	if p.director, err = d.director(sites, p.books, clock, o, p.registry, p.engine); err != nil {
+	desk, tell, err := p.decide(sites, traces, clock)
+	if err != nil {
 		return nil, err
-	}
-	if p.pushed != nil {
-		if err = p.pushed.open(context.Background(), d, p.director.Sink(), clock, o, p.registry); err != nil {
-			return nil, err
-		}
 	}
 	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
 	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
-	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: energyDesk{name, p.director, p.books, traces, clock}, Log: o.Log})
+	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log})
 	if p.listener, err = wire.Listen(o.Listen, o.Link); err != nil {
 		return nil, err
 	}
@@ -183,21 +193,59 @@ func assemble(d *declaration, store *checkpoint.Store, o Options) (_ *process, e
 	return p, nil
 }
 
-func redisURL(d *declaration, o Options) string {
-	if o.RedisURL != "" {
-		return o.RedisURL
+// sites makes the sites' sources, or takes what will be told for them.
+func (p *process) sites(clock signals.Clock) (map[string]*assemble.Site, error) {
+	if p.d.external {
+		return p.d.told()
 	}
-	if r := d.federation.Spec.Events.Redis; r != nil {
-		return r.URL
+	sources := &assemble.Sources{Client: p.fetch, Clock: clock, Credentials: credentials{}}
+	if p.pushed != nil {
+		sources.Pushed = p.pushed.source
 	}
-	return ""
+	return p.d.signals(sources)
+}
+
+// decide starts who decides by energy, and gives who answers for it and who is to
+// hear the signals that are told.
+func (p *process) decide(sites map[string]*assemble.Site, traces map[string]*replay.Series, clock signals.Clock) (server.Energy, func(string, *coordinatorv1.Signal), error) {
+	reports := reporter{p.d.federation.Name, p.books, traces}
+	if p.d.external {
+		p.d.awaitOperator(p.engine)
+		return externalDesk{reports}, hear(sites), nil
+	}
+	var err error
+	if p.director, err = p.d.director(sites, p.books, clock, p.o, p.registry, p.engine); err != nil {
+		return nil, nil, err
+	}
+	if p.pushed != nil {
+		if err = p.pushed.open(context.Background(), p.d, p.director.Sink(), clock, p.o, p.registry); err != nil {
+			return nil, nil, err
+		}
+	}
+	return energyDesk{reports, p.director, clock}, nil, nil
+}
+
+func redisURL(d *declaration, o Options) (string, error) {
+	r := d.federation.Spec.Events.Redis
+	switch {
+	case o.RedisURL != "":
+		return o.RedisURL, nil
+	case r == nil:
+		return "", nil
+	case r.URL == "":
+		return "", errors.New("spec.events.redis: mode Trial and urlSecret are for Kubernetes; give url, or start with --redis")
+	}
+	return r.URL, nil
 }
 
 func newClock(o Options, old books) (signals.Clock, error) {
 	if o.ClockStart.IsZero() && o.ClockSpeed == 1 {
 		return signals.Real{}, nil
 	}
-	start := o.ClockStart
+	start, anchor := o.ClockStart, o.ClockAnchor
+	if !anchor.IsZero() {
+		return signals.NewVirtual(start, o.ClockSpeed, anchor)
+	}
 	if !old.Now.IsZero() {
 		start = old.Now // a resumed replay goes on where it stopped
 	}
@@ -248,11 +296,9 @@ func (p *process) serve(ctx context.Context) error {
 	sideCtx, stopSide := context.WithCancel(serving)
 	defer stopSide()
 	background.Go(func() { p.books.run(sideCtx, p.engine.Activities) })
-	background.Go(func() {
-		if err := p.director.Run(sideCtx); err != nil && sideCtx.Err() == nil {
-			failed <- fmt.Errorf("signals: %w", err)
-		}
-	})
+	if p.director != nil {
+		background.Go(func() { p.direct(sideCtx, failed) })
+	}
 	p.log.Info("coordinator serves", "federation", p.d.federation.Name, "address", p.listener.Addr().String(), "tls", p.o.Link.Secure())
 	if p.o.Ready != nil {
 		p.o.Ready(p.listener.Addr().String())
@@ -278,6 +324,12 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	p.stopSignals()
 	return errors.Join(err, p.stopEvents())
+}
+
+func (p *process) direct(ctx context.Context, failed chan<- error) {
+	if err := p.director.Run(ctx); err != nil && ctx.Err() == nil {
+		failed <- fmt.Errorf("signals: %w", err)
+	}
 }
 
 func (p *process) stopSignals() {

@@ -19,7 +19,7 @@ import (
 // Command is the coordinator as a command line.
 func Command() *cobra.Command {
 	o := Options{ClockSpeed: 1}
-	var clockStart, logFormat, logFile string
+	var clockStart, clockAnchor, decides, logFormat, logFile string
 	cmd := &cobra.Command{
 		Use:   "coordinator --config FILE --data DIR",
 		Short: "Run the rounds of one federation",
@@ -42,10 +42,14 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 			if o.Log, err = newLogger(out, logFormat); err != nil {
 				return err
 			}
-			if clockStart != "" {
-				if o.ClockStart, err = time.Parse(time.RFC3339, clockStart); err != nil {
-					return fmt.Errorf("--clock-start: %q is not a time like 2026-01-31T00:00:00Z", clockStart)
-				}
+			if err := setClock(&o, clockStart, clockAnchor); err != nil {
+				return err
+			}
+			switch decides {
+			case "internal", "external":
+				o.ExternalSignals = decides == "external"
+			default:
+				return fmt.Errorf("--signals: %q is neither internal nor external", decides)
 			}
 			if o.Heartbeat < 50*time.Millisecond {
 				return fmt.Errorf("--heartbeat: %s is below 50ms", o.Heartbeat)
@@ -78,13 +82,34 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.DurationVar(&o.Heartbeat, "heartbeat", 5*time.Second, "time between an agent's heartbeats; three missed ones end a session")
 	f.Uint64Var(&o.SnapshotEvery, "snapshot-every", 16, "commits between two full snapshots")
 	f.BoolVar(&o.KeepUpdates, "keep-updates", false, "archive every accepted update in its commit, for audits (default: only where recovery needs them)")
+	f.StringVar(&decides, "signals", "internal", "who decides by energy: internal, or external for an operator that calls SetMembership with a signal")
 	f.StringVar(&clockStart, "clock-start", "", "virtual `time` at which a replay starts, RFC 3339 (default: real time)")
 	f.Float64Var(&o.ClockSpeed, "clock-speed", 1, "virtual seconds per real second of the signals' clock")
+	f.StringVar(&clockAnchor, "clock-anchor", "", "real `time` at which the signals' clock showed --clock-start, RFC 3339, so that several processes share one clock (default: the first start)")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
 	f.StringVar(&logFile, "log-file", "", "append the log to `file` (default stderr)")
 	_ = cmd.MarkFlagRequired("config")
 	_ = cmd.MarkFlagRequired("data")
 	return cmd
+}
+
+// setClock reads the times of the signals' clock.
+func setClock(o *Options, start, anchor string) (err error) {
+	if start != "" {
+		if o.ClockStart, err = time.Parse(time.RFC3339, start); err != nil {
+			return fmt.Errorf("--clock-start: %q is not a time like 2026-01-31T00:00:00Z", start)
+		}
+	}
+	if anchor == "" {
+		return nil
+	}
+	if start == "" {
+		return errors.New("--clock-anchor: needs --clock-start, the time that was shown then")
+	}
+	if o.ClockAnchor, err = time.Parse(time.RFC3339Nano, anchor); err != nil {
+		return fmt.Errorf("--clock-anchor: %q is not a time like 2026-01-31T00:00:00Z", anchor)
+	}
+	return nil
 }
 
 func newLogger(w io.Writer, format string) (*slog.Logger, error) {

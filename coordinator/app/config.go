@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"time"
@@ -15,7 +16,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/internal/algorithm"
-	"girassol.dev/signals/window"
+	"girassol.dev/signals/assemble"
 )
 
 // Limits of a configuration, against hostile or mistaken files.
@@ -28,13 +29,16 @@ const (
 type declaration struct {
 	federation v1alpha1.Federation
 	sites      []v1alpha1.Site // in the federation's order
+	// external: someone else decides by energy; what is said of it here counts for
+	// nothing.
+	external bool
 }
 
 // dnsLabel is what Kubernetes takes as an object name of one label.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // readFiles reads YAML files with one Federation and its Sites.
-func readFiles(paths []string) (*declaration, error) {
+func readFiles(paths []string, external bool) (*declaration, error) {
 	var docs []byte
 	for _, p := range paths {
 		b, err := os.ReadFile(p)
@@ -44,7 +48,7 @@ func readFiles(paths []string) (*declaration, error) {
 		docs = append(docs, b...)
 		docs = append(docs, "\n---\n"...)
 	}
-	d, err := parse(docs)
+	d, err := parse(docs, external)
 	if err != nil {
 		return nil, fmt.Errorf("configuration %v: %w", paths, err)
 	}
@@ -52,7 +56,7 @@ func readFiles(paths []string) (*declaration, error) {
 }
 
 // parse reads YAML documents, refuses what it does not know and fills defaults.
-func parse(docs []byte) (*declaration, error) {
+func parse(docs []byte, external bool) (*declaration, error) {
 	if len(docs) > maxConfigBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d", len(docs), maxConfigBytes)
 	}
@@ -66,7 +70,7 @@ func parse(docs []byte) (*declaration, error) {
 	if len(federations) != 1 {
 		return nil, fmt.Errorf("%d documents of kind Federation, want exactly 1", len(federations))
 	}
-	d := &declaration{federation: federations[0]}
+	d := &declaration{federation: federations[0], external: external}
 	for i, ref := range d.federation.Spec.Sites {
 		s, ok := sites[ref.Name]
 		if !ok {
@@ -77,7 +81,7 @@ func parse(docs []byte) (*declaration, error) {
 		}
 		d.sites = append(d.sites, s)
 	}
-	setDefaults(&d.federation.Spec)
+	assemble.Defaults(&d.federation.Spec)
 	return d, validate(d)
 }
 
@@ -129,28 +133,6 @@ func parseDocument(doc []byte, federations *[]v1alpha1.Federation, sites map[str
 	return nil
 }
 
-func setDefaults(s *v1alpha1.FederationSpec) {
-	def := func(v *int32, d int32) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	if s.Model.Source == "" {
-		s.Model.Source = v1alpha1.ModelFromSite
-	}
-	if s.State == "" {
-		s.State = v1alpha1.StateRunning
-	}
-	if s.Energy.Policy == "" {
-		s.Energy.Policy = v1alpha1.EnergyRequired
-	}
-	def(&s.Rounds.MinSites, 1)
-	def(&s.Rounds.TrainSeconds, 600)
-	def(&s.Rounds.CollectSeconds, 120)
-	def(&s.Rounds.JoinSeconds, 300)
-	def(&s.Drain.GraceSeconds, 60)
-}
-
 // validate checks what no single field can say, with the path of the field.
 func validate(d *declaration) error {
 	s := d.federation.Spec
@@ -197,7 +179,28 @@ func validate(d *declaration) error {
 	if _, err := algorithm.FromSpec(s.Algorithm); err != nil {
 		errs = append(errs, err)
 	}
-	validateWebhook(d, bad)
+	if n := s.MaxSites; n != nil {
+		if *n < 0 {
+			bad("spec.maxSites", "%d must not be negative", *n)
+		}
+		if *n > 0 && *n < r.MinSites {
+			bad("spec.maxSites", "%d is below rounds.minSites %d: no round could ever commit; raise it, or set it to 0 to let the federation sleep", *n, r.MinSites)
+		}
+	}
+	if !d.external {
+		errs = append(errs, validateEnergy(d)...)
+	}
+	slices.SortFunc(errs, func(a, b error) int { return bytes.Compare([]byte(a.Error()), []byte(b.Error())) })
+	return errors.Join(errs...)
+}
+
+// validateEnergy checks what the sites are decided by.
+func validateEnergy(d *declaration) []error {
+	s := d.federation.Spec
+	errs := assemble.ValidateWebhook(s, assemble.Standalone)
+	bad := func(path, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+	}
 	if b := s.Energy.Budget; b != nil {
 		for _, v := range []*int64{b.CarbonGrams, b.EnergyKWh, b.Tokens} {
 			if v != nil && *v <= 0 {
@@ -212,103 +215,34 @@ func validate(d *declaration) error {
 		bad("spec.energy.targetSites", "%d is not between 0 and the %d sites of spec.sites", n, len(d.sites))
 	}
 	for _, site := range d.sites {
-		if err := validateSite(s, site); err != nil {
+		if err := assemble.ValidateSite(s, site, assemble.Standalone); err != nil {
 			errs = append(errs, fmt.Errorf("site %s: %w", site.Name, err))
 		}
 	}
-	slices.SortFunc(errs, func(a, b error) int { return bytes.Compare([]byte(a.Error()), []byte(b.Error())) })
-	return errors.Join(errs...)
+	return errs
 }
 
-func validateWebhook(d *declaration, bad func(path, format string, args ...any)) {
-	if d.federation.Spec.Energy.Webhook == nil {
-		return
-	}
-	seen := map[string]bool{}
-	for i, src := range d.federation.Spec.Energy.Webhook.Sources {
-		path := fmt.Sprintf("spec.energy.webhook.sources[%d]", i)
-		if !dnsLabel.MatchString(src.Name) || seen[src.Name] {
-			bad(path+".name", "%q must be 1 to 63 lower-case letters, digits or '-', and stand there once", src.Name)
-		}
-		seen[src.Name] = true
-		if len(src.SecretFiles)+len(src.BearerFiles) == 0 {
-			bad(path+".secretFiles", "a sender needs a secret, or a token in bearerFiles if it cannot sign")
-		}
-		switch src.Format {
-		case "", v1alpha1.WebhookGirassol, v1alpha1.WebhookOpenADR3:
-		default:
-			bad(path+".format", "is %q, want %s or %s", src.Format, v1alpha1.WebhookGirassol, v1alpha1.WebhookOpenADR3)
-		}
-		if len(src.Sites) == 0 && len(src.Regions) == 0 {
-			bad(path, "name the sites or regions that it may speak for")
-		}
-		for _, site := range src.Sites {
-			if !slices.ContainsFunc(d.sites, func(s v1alpha1.Site) bool { return s.Name == site }) {
-				bad(path+".sites", "%q is not among spec.sites", site)
-			}
+// elsewhere names the fields that only an operator acts on.
+func (d *declaration) elsewhere() []string {
+	var out []string
+	set := func(name string, value any) {
+		if !reflect.ValueOf(value).IsZero() {
+			out = append(out, name)
 		}
 	}
-}
-
-func validateSite(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
-	var errs []error
-	g := s.Spec.Grid
-	if policy(f, s) == v1alpha1.EnergyRequired {
-		if _, err := window.FromSpec(f.Energy, s.Spec.Energy); err != nil {
-			errs = append(errs, err)
-		}
-		if g.Provider == "" {
-			errs = append(errs, fmt.Errorf("spec.grid.provider: energy policy %s needs a signal; name one or set spec.energy.policy to %s", v1alpha1.EnergyRequired, v1alpha1.EnergyIgnore))
-		}
+	s := d.federation.Spec
+	set("spec.link", s.Link)
+	set("spec.coordinator", s.Coordinator)
+	set("spec.agent", s.Agent)
+	for _, site := range d.sites {
+		own := "site " + site.Name + ": spec."
+		set(own+"nodes", site.Spec.Nodes)
+		set(own+"capacity", site.Spec.Capacity)
+		set(own+"cluster", site.Spec.Cluster)
+		set(own+"override", site.Spec.Override)
+		set(own+"releaseTimeoutSeconds", site.Spec.ReleaseTimeoutSeconds)
 	}
-	if g.Provider != "" {
-		var sources []v1alpha1.WebhookSource
-		if f.Energy.Webhook != nil {
-			sources = f.Energy.Webhook.Sources
-		}
-		if err := validateGrid("spec.grid", g, sources); err != nil {
-			errs = append(errs, err)
-		}
-		errs = append(errs, meaningful(f, s))
-	}
-	if e := s.Spec.Energy; e != nil && (e.TargetSites != 0 || e.Budget != nil || e.Webhook != nil) {
-		errs = append(errs, errors.New("spec.energy: targetSites, budget and webhook belong to the Federation"))
-	}
-	p := s.Spec.Power
-	if p.TrainingWatts < 0 || p.IdleWatts < 0 {
-		errs = append(errs, fmt.Errorf("spec.power: %d and %d watts must not be negative", p.TrainingWatts, p.IdleWatts))
-	}
-	if p.PUE != nil && p.PUE.AsApproximateFloat64() < 1 {
-		errs = append(errs, fmt.Errorf("spec.power.pue: %s is below 1: a facility cannot take less than its machines", p.PUE))
-	}
-	return errors.Join(errs...)
-}
-
-// meaningful refuses thresholds that mean nothing for the kind of signal.
-func meaningful(f v1alpha1.FederationSpec, s v1alpha1.Site) error {
-	if policy(f, s) != v1alpha1.EnergyRequired {
-		return nil
-	}
-	kind := kindOf(s.Spec.Grid.GridSource)
-	grams := f.Energy.EnterBelowGrams != nil
-	if e := s.Spec.Energy; e != nil && (e.EnterBelowGrams != nil || e.EnterBelowPercentile != nil) {
-		grams = e.EnterBelowGrams != nil
-	}
-	switch {
-	case kind == v1alpha1.KindRenewableShare:
-		return fmt.Errorf("spec.grid.kind: a %s rises with clean power, thresholds mean that less is cleaner; take another signal to decide by", kind)
-	case grams && kind != v1alpha1.KindMarginal && kind != v1alpha1.KindAverage:
-		return fmt.Errorf("spec.grid.kind: a %s cannot be compared with enterBelowGrams; give enterBelowPercentile and leaveAbovePercentile", kind)
-	}
-	return nil
-}
-
-// policy is the site's energy policy, or else the federation's.
-func policy(f v1alpha1.FederationSpec, s v1alpha1.Site) v1alpha1.EnergyPolicy {
-	if s.Spec.Energy != nil && s.Spec.Energy.Policy != "" {
-		return s.Spec.Energy.Policy
-	}
-	return f.Energy.Policy
+	return out
 }
 
 // roundConfig turns the spec into the round machine's.

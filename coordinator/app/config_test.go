@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}
 `
 
 func TestConfigurationIsReadWithDefaults(t *testing.T) {
-	d, err := parse([]byte(goodConfig))
+	d, err := parse([]byte(goodConfig), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,30 +52,33 @@ func TestConfigurationIsReadWithDefaults(t *testing.T) {
 
 func TestBadConfigurationNamesTheFieldAndTheWayOut(t *testing.T) {
 	for name, tc := range map[string]struct{ old, new, want string }{
-		"misspelt field":          {"minSites: 2", "minSite: 2", `minSite`},
-		"wrong type":              {"trainSeconds: 30", "trainSeconds: soon", `trainSeconds`},
-		"site without document":   {"{name: atlanta}]", "{name: boston}]", `spec.sites[1].name: there is no document of kind Site named "boston"`},
-		"site twice":              {"{name: atlanta}]", "{name: quebec}]", `spec.sites[1].name: "quebec" stands there twice`},
-		"too many minimum sites":  {"minSites: 2", "minSites: 3", `spec.rounds.minSites: 3 is more than the 2 sites`},
-		"negative":                {"total: 20", "total: -1", `spec.rounds.total: -1 must not be negative`},
-		"unknown strategy":        {"strategy: DiLoCo", "strategy: Magic", `strategy`},
-		"momentum of one":         {"outerLearningRate: 0.5", "outerMomentum: 1.5", `outerMomentum`},
-		"leave below enter":       {"leaveAboveGrams: 150", "leaveAboveGrams: 50", `leaveAboveGrams`},
-		"both kinds of threshold": {"leaveAboveGrams: 150", "leaveAboveGrams: 150, enterBelowPercentile: 20", `Percentile`},
-		"no signal":               {"grid: {provider: Replay, region: us-se, tracePath: t.csv}", "priority: 1", `priority`},
-		"required without signal": {"spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}", "spec: {}", `site atlanta: spec.grid.provider: energy policy Required needs a signal`},
-		"other provider":          {"provider: Replay, region: us-se", "provider: Oracle, region: us-se", `spec.grid.provider: is "Oracle"`},
-		"PUE below one":           {`pue: "1.1"`, `pue: "0.9"`, `pue`},
-		"foreign kind":            {"kind: Site\nmetadata: {name: quebec}", "kind: Pod\nmetadata: {name: quebec}", `kind: is "Pod", want Federation or Site`},
-		"foreign version":         {"apiVersion: girassol.dev/v1alpha1\nkind: Federation", "apiVersion: v1\nkind: Federation", `apiVersion: is "v1", want "girassol.dev/v1alpha1"`},
-		"upper-case name":         {"metadata: {name: lm}", "metadata: {name: LM}", `metadata.name: "LM"`},
+		"misspelt field":           {"minSites: 2", "minSite: 2", `minSite`},
+		"wrong type":               {"trainSeconds: 30", "trainSeconds: soon", `trainSeconds`},
+		"site without document":    {"{name: atlanta}]", "{name: boston}]", `spec.sites[1].name: there is no document of kind Site named "boston"`},
+		"site twice":               {"{name: atlanta}]", "{name: quebec}]", `spec.sites[1].name: "quebec" stands there twice`},
+		"maxSites below minimum":   {"  rounds:", "  maxSites: 1\n  rounds:", `spec.maxSites: 1 is below rounds.minSites 2`},
+		"credentials in a Secret":  {"grid: {provider: Replay, region: us-se, tracePath: t.csv}", "grid: {provider: ElectricityMaps, region: DE, credentials: {secret: {name: s}}}", `spec.grid.credentials.secret: Secrets are for Kubernetes; give files`},
+		"sender's key in a Secret": {"leaveAboveGrams: 150}", "leaveAboveGrams: 150, webhook: {sources: [{name: dso, secret: {name: s}, sites: [quebec]}]}}", `sources[0].secret: Secrets are for Kubernetes; give secretFiles`},
+		"too many minimum sites":   {"minSites: 2", "minSites: 3", `spec.rounds.minSites: 3 is more than the 2 sites`},
+		"negative":                 {"total: 20", "total: -1", `spec.rounds.total: -1 must not be negative`},
+		"unknown strategy":         {"strategy: DiLoCo", "strategy: Magic", `strategy`},
+		"momentum of one":          {"outerLearningRate: 0.5", "outerMomentum: 1.5", `outerMomentum`},
+		"leave below enter":        {"leaveAboveGrams: 150", "leaveAboveGrams: 50", `leaveAboveGrams`},
+		"both kinds of threshold":  {"leaveAboveGrams: 150", "leaveAboveGrams: 150, enterBelowPercentile: 20", `Percentile`},
+		"no signal":                {"grid: {provider: Replay, region: us-se, tracePath: t.csv}", "prioritise: 1", `prioritise`},
+		"required without signal":  {"spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}", "spec: {}", `site atlanta: spec.grid.provider: energy policy Required needs a signal`},
+		"other provider":           {"provider: Replay, region: us-se", "provider: Oracle, region: us-se", `spec.grid.provider: is "Oracle"`},
+		"PUE below one":            {`pue: "1.1"`, `pue: "0.9"`, `pue`},
+		"foreign kind":             {"kind: Site\nmetadata: {name: quebec}", "kind: Pod\nmetadata: {name: quebec}", `kind: is "Pod", want Federation or Site`},
+		"foreign version":          {"apiVersion: girassol.dev/v1alpha1\nkind: Federation", "apiVersion: v1\nkind: Federation", `apiVersion: is "v1", want "girassol.dev/v1alpha1"`},
+		"upper-case name":          {"metadata: {name: lm}", "metadata: {name: LM}", `metadata.name: "LM"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(goodConfig, tc.old, tc.new, 1)
 			if text == goodConfig {
 				t.Fatal("the case changes nothing")
 			}
-			_, err := parse([]byte(text))
+			_, err := parse([]byte(text), false)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want it to say %q", err, tc.want)
 			}
@@ -82,16 +86,56 @@ func TestBadConfigurationNamesTheFieldAndTheWayOut(t *testing.T) {
 	}
 }
 
+func TestAFileForKubernetesIsTakenAndWhatCountsForNothingIsNamed(t *testing.T) {
+	text := strings.Replace(goodConfig, "spec:\n  sites:", "spec:\n  link: {mode: Mesh}\n  coordinator: {image: i}\n  agent: {image: i}\n  sites:", 1)
+	text = strings.Replace(text, "spec: {grid:", "spec: {override: {action: Drain, until: 2026-01-01T00:00:00Z}, nodes: {selector: {}}, capacity: {mode: NodeLabel}, cluster: {kubeconfigSecret: {name: k, key: k}}, grid:", 1)
+	d, err := parse([]byte(text), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"spec.link", "spec.coordinator", "spec.agent", "site atlanta: spec.nodes", "site atlanta: spec.capacity", "site atlanta: spec.cluster", "site atlanta: spec.override"}
+	if got := d.elsewhere(); !slices.Equal(got, want) {
+		t.Errorf("unused fields %q, want %q", got, want)
+	}
+}
+
+func TestRedisOfKubernetesIsRefusedWithoutAnAddress(t *testing.T) {
+	for spec, refused := range map[string]bool{"{mode: Trial}": true, "{urlSecret: {name: s, key: url}}": true, "{url: 'redis://127.0.0.1:1/0'}": false} {
+		d, err := parse([]byte(strings.Replace(goodConfig, "spec:\n  sites:", "spec:\n  events: {redis: "+spec+"}\n  sites:", 1)), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := redisURL(d, Options{}); (err != nil) != refused {
+			t.Errorf("%s: %v", spec, err)
+		}
+		if url, err := redisURL(d, Options{RedisURL: "redis://other"}); err != nil || url != "redis://other" {
+			t.Errorf("%s with --redis: %q, %v", spec, url, err)
+		}
+	}
+}
+
+func TestExternalSignalsNeedNoEnergyHere(t *testing.T) {
+	text := strings.ReplaceAll(goodConfig, "  energy: {enterBelowGrams: 100, leaveAboveGrams: 150}\n", "")
+	text = strings.ReplaceAll(text, "  grid: {provider: Replay, region: ca-qc, tracePath: t.csv}\n", "")
+	text = strings.ReplaceAll(text, "spec: {grid: {provider: Replay, region: us-se, tracePath: t.csv}}", "spec: {grid: {provider: WattTime, region: X, credentials: {secret: {name: s}}}}")
+	if _, err := parse([]byte(text), true); err != nil {
+		t.Error(err)
+	}
+	if _, err := parse([]byte(text), false); err == nil {
+		t.Error("taken without the operator")
+	}
+}
+
 func TestNoOrTwoFederationsAreRefused(t *testing.T) {
 	for _, text := range []string{"", "---\n---\n", goodConfig + "---\n" + goodConfig} {
-		if _, err := parse([]byte(text)); err == nil {
+		if _, err := parse([]byte(text), false); err == nil {
 			t.Errorf("accepted %.40q", text)
 		}
 	}
 }
 
 func TestMissingFileIsNamed(t *testing.T) {
-	_, err := readFiles([]string{filepath.Join(t.TempDir(), "none.yaml")})
+	_, err := readFiles([]string{filepath.Join(t.TempDir(), "none.yaml")}, false)
 	if err == nil || !strings.Contains(err.Error(), "none.yaml") || !os.IsNotExist(unwrapAll(err)) {
 		t.Error(err)
 	}
@@ -114,7 +158,7 @@ func FuzzParseConfiguration(f *testing.F) {
 	f.Add([]byte("---\n"))
 	f.Add([]byte("apiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: a}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := parse(b)
+		d, err := parse(b, false)
 		if err != nil {
 			return
 		}

@@ -17,7 +17,7 @@ type Declaration struct {
 // ReadDeclaration reads YAML files with one Federation and its Sites, by the
 // rules of a coordinator that starts with them.
 func ReadDeclaration(paths []string) (Declaration, error) {
-	d, err := readFiles(paths)
+	d, err := readFiles(paths, false)
 	if err != nil {
 		return Declaration{}, err
 	}

@@ -12,17 +12,22 @@ import (
 	"girassol.dev/signals/replay"
 )
 
-// energyDesk answers the Admin service's questions about energy decisions.
-type energyDesk struct {
+// reporter tells the ledgers.
+type reporter struct {
 	federation string
-	director   *director.Director
 	books      *accountant
 	traces     map[string]*replay.Series
-	clock      signals.Clock
+}
+
+// energyDesk answers the Admin service's questions about energy decisions.
+type energyDesk struct {
+	reporter
+	director *director.Director
+	clock    signals.Clock
 }
 
 // Report implements server.Energy.
-func (d energyDesk) Report() (*coordinatorv1.ReportResponse, error) {
+func (d reporter) Report() (*coordinatorv1.ReportResponse, error) {
 	r, err := d.books.report(d.federation, d.traces)
 	if err != nil {
 		return nil, err

@@ -51,26 +51,34 @@ type running struct {
 	stop func() error
 }
 
-func runProcess(t *testing.T, dir string) *running {
+func runProcess(t *testing.T, dir string) *running { return runChanged(t, dir, nil) }
+
+// runChanged changes options and configuration before the start; change may be nil.
+func runChanged(t *testing.T, dir string, change func(*Options, string) string) *running {
 	t.Helper()
 	redis := miniredis.RunT(t)
 	trace := filepath.Join(t.TempDir(), "trace.csv")
 	if err := os.WriteFile(trace, []byte("time,ca\n2026-03-02T00:00:00Z,20\n2026-03-02T00:05:00Z,20\n2026-03-02T00:10:00Z,20\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d, err := parse([]byte(strings.ReplaceAll(processConfig, "TRACE", trace)))
+	log := slog.New(slog.DiscardHandler)
+	o := Options{
+		DataDir: dir, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", RedisURL: "redis://" + redis.Addr(), Link: wire.Options{Counter: &wire.Counter{}},
+		Heartbeat: time.Second, SnapshotEvery: 4, ClockStart: time.Date(2026, 3, 2, 0, 1, 0, 0, time.UTC), ClockSpeed: 10, Log: log,
+	}
+	text := strings.ReplaceAll(processConfig, "TRACE", trace)
+	if change != nil {
+		text = change(&o, text)
+	}
+	d, err := parse([]byte(text), o.ExternalSignals)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
 	store, err := checkpoint.Open(dir, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := assemble(d, store, Options{
-		DataDir: dir, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", RedisURL: "redis://" + redis.Addr(), Link: wire.Options{Counter: &wire.Counter{}},
-		Heartbeat: time.Second, SnapshotEvery: 4, ClockStart: time.Date(2026, 3, 2, 0, 1, 0, 0, time.UTC), ClockSpeed: 10, Log: log,
-	})
+	p, err := newProcess(d, store, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +166,7 @@ func TestEveryMetricIsServedOnceAndNamesNothingUnbounded(t *testing.T) {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
 				switch l.GetName() {
-				case "federation", "site", "phase", "reason", "direction", "source", "accounting", "kind", "unit", "window", "state", "decision", "class", "code", "provider":
+				case "federation", "site", "phase", "reason", "direction", "source", "accounting", "kind", "unit", "window", "state", "outcome", "part", "decision", "class", "code", "provider":
 				default:
 					t.Errorf("%s has label %s=%q", f.GetName(), l.GetName(), l.GetValue())
 				}
@@ -288,7 +296,7 @@ spec: {sites: [{name: lab}], energy: {policy: Ignore}, algorithm: {strategy: DiL
 apiVersion: girassol.dev/v1alpha1
 kind: Site
 metadata: {name: lab}
-`))
+`), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +306,7 @@ metadata: {name: lab}
 	}
 	defer store.Close()
 	redis := miniredis.RunT(t)
-	_, err = assemble(d, store, Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", MetricsListen: taken.Addr().String(),
+	_, err = newProcess(d, store, Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", MetricsListen: taken.Addr().String(),
 		RedisURL: "redis://" + redis.Addr(), Link: wire.Options{Counter: &wire.Counter{}}, ClockSpeed: 1, Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "metrics") {
 		t.Fatalf("start on a taken port: %v", err)

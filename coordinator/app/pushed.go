@@ -15,7 +15,8 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
-	"girassol.dev/signals/openadr"
+	"girassol.dev/signals/assemble"
+	"girassol.dev/signals/director"
 	"girassol.dev/signals/store"
 	"girassol.dev/signals/webhook"
 )
@@ -58,18 +59,8 @@ func (p *pushed) open(ctx context.Context, d *declaration, sink webhook.Sink, cl
 }
 
 func sender(s v1alpha1.WebhookSource) webhook.Sender {
-	out := webhook.Sender{Name: s.Name, SecretFiles: s.SecretFiles, BearerFiles: s.BearerFiles, Sites: s.Sites, Regions: s.Regions}
-	if s.Format != v1alpha1.WebhookOpenADR3 {
-		return out
-	}
-	var n openadr.Notifications
-	for _, site := range s.Sites {
-		n.Targets = append(n.Targets, webhook.Target{Site: site})
-	}
-	for _, region := range s.Regions {
-		n.Targets = append(n.Targets, webhook.Target{Region: region})
-	}
-	out.Decoder = n
+	out := assemble.Sender(s)
+	out.SecretFiles, out.BearerFiles = s.SecretFiles, s.BearerFiles
 	return out
 }
 
@@ -93,7 +84,7 @@ func (p *pushed) server() *http.Server {
 }
 
 // source serves what is pushed for a site or region.
-func (p *pushed) source(name string, t webhook.Target, kind signals.Kind) *pushedSource {
+func (p *pushed) source(name string, t webhook.Target, kind signals.Kind) director.Source {
 	return &pushedSource{p: p, name: name, target: t, kind: kind}
 }
 

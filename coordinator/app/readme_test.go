@@ -15,7 +15,7 @@ func TestReadmeFederationIsValid(t *testing.T) {
 	if block == nil {
 		t.Fatal("README.md has no block of YAML")
 	}
-	d, err := parse(block[1])
+	d, err := parse(block[1], false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
 	"regexp"
 	"time"
 
@@ -23,7 +25,9 @@ type Admin struct {
 	Engine *engine.Engine
 	// Energy answers for the energy decisions; nil without signals.
 	Energy Energy
-	Log    *slog.Logger
+	// Told hears the signal of each energy decision that was taken; may be nil.
+	Told func(site string, s *coordinatorv1.Signal)
+	Log  *slog.Logger
 }
 
 // Energy is what the Admin service asks of the energy decisions. An error is
@@ -133,11 +137,33 @@ func (a *Admin) SetMembership(ctx context.Context, req *coordinatorv1.SetMembers
 	if !reasonWord.MatchString(string(w.Reason)) {
 		return nil, status.Errorf(codes.InvalidArgument, "reason %.80q must be one CamelCase word; what it means goes into message", w.Reason)
 	}
+	if err := checkSignal(req.GetSignal()); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "signal: %v", err)
+	}
 	in, err := a.Engine.SetMembership(ctx, w)
 	if err != nil {
 		return nil, refusal(err)
 	}
+	if w.Energy && a.Told != nil {
+		a.Told(w.Site, w.Signal)
+	}
 	return &coordinatorv1.SetMembershipResponse{Changed: in.Changed, Membership: membership(in.Membership), Reason: string(in.Reason), Message: in.Message}, nil
+}
+
+// checkSignal refuses figures without meaning; s may be nil.
+func checkSignal(s *coordinatorv1.Signal) error {
+	for _, i := range []*coordinatorv1.Intensity{s.GetMarginal(), s.GetAverage()} {
+		if i == nil {
+			continue
+		}
+		if v := i.GetGramsPerKwh(); math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return fmt.Errorf("%v gCO2/kWh is no intensity; leave it out if it is not known", v)
+		}
+		if i.GetUntilUnixMs() <= i.GetFromUnixMs() {
+			return fmt.Errorf("an intensity until %d that begins at %d", i.GetUntilUnixMs(), i.GetFromUnixMs())
+		}
+	}
+	return nil
 }
 
 // maxDeadline of a drain.

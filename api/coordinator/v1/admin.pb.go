@@ -601,7 +601,8 @@ type SetMembershipRequest struct {
 	DeadlineMs int64  `protobuf:"varint,3,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
 	Reason     string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message    string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// The signal behind the decision, for display; unset for a person's wish.
+	// The signal behind the decision, for display and for the ledgers; unset for a
+	// person's wish.
 	Signal        *Signal `protobuf:"bytes,6,opt,name=signal,proto3" json:"signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -761,8 +762,12 @@ type Signal struct {
 	PointUnixMs int64  `protobuf:"varint,6,opt,name=point_unix_ms,json=pointUnixMs,proto3" json:"point_unix_ms,omitempty"`
 	// Earliest time at which the window can change; 0 when not known.
 	NextChangeUnixMs int64 `protobuf:"varint,7,opt,name=next_change_unix_ms,json=nextChangeUnixMs,proto3" json:"next_change_unix_ms,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What a coordinator that decides by no signal of its own books energy at, for
+	// each of the two ledgers; unset when not known.
+	Marginal      *Intensity `protobuf:"bytes,8,opt,name=marginal,proto3" json:"marginal,omitempty"`
+	Average       *Intensity `protobuf:"bytes,9,opt,name=average,proto3" json:"average,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Signal) Reset() {
@@ -844,6 +849,81 @@ func (x *Signal) GetNextChangeUnixMs() int64 {
 	return 0
 }
 
+func (x *Signal) GetMarginal() *Intensity {
+	if x != nil {
+		return x.Marginal
+	}
+	return nil
+}
+
+func (x *Signal) GetAverage() *Intensity {
+	if x != nil {
+		return x.Average
+	}
+	return nil
+}
+
+// Intensity of the grid over [from, until) on the signals' clock.
+type Intensity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GramsPerKwh   float64                `protobuf:"fixed64,1,opt,name=grams_per_kwh,json=gramsPerKwh,proto3" json:"grams_per_kwh,omitempty"`
+	FromUnixMs    int64                  `protobuf:"varint,2,opt,name=from_unix_ms,json=fromUnixMs,proto3" json:"from_unix_ms,omitempty"`
+	UntilUnixMs   int64                  `protobuf:"varint,3,opt,name=until_unix_ms,json=untilUnixMs,proto3" json:"until_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Intensity) Reset() {
+	*x = Intensity{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Intensity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Intensity) ProtoMessage() {}
+
+func (x *Intensity) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Intensity.ProtoReflect.Descriptor instead.
+func (*Intensity) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Intensity) GetGramsPerKwh() float64 {
+	if x != nil {
+		return x.GramsPerKwh
+	}
+	return 0
+}
+
+func (x *Intensity) GetFromUnixMs() int64 {
+	if x != nil {
+		return x.FromUnixMs
+	}
+	return 0
+}
+
+func (x *Intensity) GetUntilUnixMs() int64 {
+	if x != nil {
+		return x.UntilUnixMs
+	}
+	return 0
+}
+
 type PauseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Message       string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
@@ -853,7 +933,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +945,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +958,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PauseRequest) GetMessage() string {
@@ -896,7 +976,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +988,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1001,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 type ResumeRequest struct {
@@ -932,7 +1012,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1024,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1037,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type ResumeResponse struct {
@@ -968,7 +1048,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1060,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1073,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type FederationStatus struct {
@@ -1030,7 +1110,7 @@ type FederationStatus struct {
 
 func (x *FederationStatus) Reset() {
 	*x = FederationStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1122,7 @@ func (x *FederationStatus) String() string {
 func (*FederationStatus) ProtoMessage() {}
 
 func (x *FederationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1135,7 @@ func (x *FederationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FederationStatus.ProtoReflect.Descriptor instead.
 func (*FederationStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FederationStatus) GetFederation() string {
@@ -1225,7 +1305,7 @@ type RoundStatus struct {
 
 func (x *RoundStatus) Reset() {
 	*x = RoundStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1317,7 @@ func (x *RoundStatus) String() string {
 func (*RoundStatus) ProtoMessage() {}
 
 func (x *RoundStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1330,7 @@ func (x *RoundStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundStatus.ProtoReflect.Descriptor instead.
 func (*RoundStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RoundStatus) GetNumber() uint64 {
@@ -1327,7 +1407,7 @@ type VoidRound struct {
 
 func (x *VoidRound) Reset() {
 	*x = VoidRound{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1419,7 @@ func (x *VoidRound) String() string {
 func (*VoidRound) ProtoMessage() {}
 
 func (x *VoidRound) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1432,7 @@ func (x *VoidRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
 func (*VoidRound) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VoidRound) GetNumber() uint64 {
@@ -1397,7 +1477,7 @@ type SiteStatus struct {
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1489,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1502,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1536,7 +1616,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1628,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1641,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -1700,7 +1780,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1792,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1805,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -1776,7 +1856,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1868,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1881,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -1879,7 +1959,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"membership\x18\x02 \x01(\x0e2#.girassol.coordinator.v1.MembershipR\n" +
 	"membership\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xd8\x01\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xd6\x02\n" +
 	"\x06Signal\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x16\n" +
@@ -1887,8 +1967,15 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x05value\x18\x04 \x01(\x01H\x00R\x05value\x88\x01\x01\x12\x16\n" +
 	"\x06window\x18\x05 \x01(\tR\x06window\x12\"\n" +
 	"\rpoint_unix_ms\x18\x06 \x01(\x03R\vpointUnixMs\x12-\n" +
-	"\x13next_change_unix_ms\x18\a \x01(\x03R\x10nextChangeUnixMsB\b\n" +
-	"\x06_value\"(\n" +
+	"\x13next_change_unix_ms\x18\a \x01(\x03R\x10nextChangeUnixMs\x12>\n" +
+	"\bmarginal\x18\b \x01(\v2\".girassol.coordinator.v1.IntensityR\bmarginal\x12<\n" +
+	"\aaverage\x18\t \x01(\v2\".girassol.coordinator.v1.IntensityR\aaverageB\b\n" +
+	"\x06_value\"u\n" +
+	"\tIntensity\x12\"\n" +
+	"\rgrams_per_kwh\x18\x01 \x01(\x01R\vgramsPerKwh\x12 \n" +
+	"\ffrom_unix_ms\x18\x02 \x01(\x03R\n" +
+	"fromUnixMs\x12\"\n" +
+	"\runtil_unix_ms\x18\x03 \x01(\x03R\vuntilUnixMs\"(\n" +
 	"\fPauseRequest\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\"\x0f\n" +
 	"\rPauseResponse\"\x0f\n" +
@@ -2027,7 +2114,7 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
 	(*ExplainRequest)(nil),        // 1: girassol.coordinator.v1.ExplainRequest
@@ -2044,62 +2131,65 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*SetMembershipRequest)(nil),  // 12: girassol.coordinator.v1.SetMembershipRequest
 	(*SetMembershipResponse)(nil), // 13: girassol.coordinator.v1.SetMembershipResponse
 	(*Signal)(nil),                // 14: girassol.coordinator.v1.Signal
-	(*PauseRequest)(nil),          // 15: girassol.coordinator.v1.PauseRequest
-	(*PauseResponse)(nil),         // 16: girassol.coordinator.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 17: girassol.coordinator.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 18: girassol.coordinator.v1.ResumeResponse
-	(*FederationStatus)(nil),      // 19: girassol.coordinator.v1.FederationStatus
-	(*RoundStatus)(nil),           // 20: girassol.coordinator.v1.RoundStatus
-	(*VoidRound)(nil),             // 21: girassol.coordinator.v1.VoidRound
-	(*SiteStatus)(nil),            // 22: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 23: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 24: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 25: girassol.coordinator.v1.EventsStatus
-	(*Algorithm)(nil),             // 26: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 27: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 28: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 29: girassol.coordinator.v1.Hardware
+	(*Intensity)(nil),             // 15: girassol.coordinator.v1.Intensity
+	(*PauseRequest)(nil),          // 16: girassol.coordinator.v1.PauseRequest
+	(*PauseResponse)(nil),         // 17: girassol.coordinator.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 18: girassol.coordinator.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 19: girassol.coordinator.v1.ResumeResponse
+	(*FederationStatus)(nil),      // 20: girassol.coordinator.v1.FederationStatus
+	(*RoundStatus)(nil),           // 21: girassol.coordinator.v1.RoundStatus
+	(*VoidRound)(nil),             // 22: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),            // 23: girassol.coordinator.v1.SiteStatus
+	(*MemberStatus)(nil),          // 24: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),          // 25: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),          // 26: girassol.coordinator.v1.EventsStatus
+	(*Algorithm)(nil),             // 27: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),            // 28: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),              // 29: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),              // 30: girassol.coordinator.v1.Hardware
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	3,  // 0: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
 	0,  // 1: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
 	14, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
 	0,  // 3: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	26, // 4: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	20, // 5: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	22, // 6: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	27, // 7: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	25, // 8: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	21, // 9: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
-	0,  // 10: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	14, // 11: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	23, // 12: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	24, // 13: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	28, // 14: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	29, // 15: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	10, // 16: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	11, // 17: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	12, // 18: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	15, // 19: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	17, // 20: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	1,  // 21: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
-	4,  // 22: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
-	6,  // 23: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
-	8,  // 24: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
-	19, // 25: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	19, // 26: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	13, // 27: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	16, // 28: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	18, // 29: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	2,  // 30: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
-	5,  // 31: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
-	7,  // 32: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
-	9,  // 33: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
-	25, // [25:34] is the sub-list for method output_type
-	16, // [16:25] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 4: girassol.coordinator.v1.Signal.marginal:type_name -> girassol.coordinator.v1.Intensity
+	15, // 5: girassol.coordinator.v1.Signal.average:type_name -> girassol.coordinator.v1.Intensity
+	27, // 6: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	21, // 7: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	23, // 8: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	28, // 9: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	26, // 10: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	22, // 11: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	0,  // 12: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	14, // 13: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	24, // 14: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	25, // 15: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	29, // 16: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	30, // 17: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	10, // 18: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	11, // 19: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	12, // 20: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	16, // 21: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	18, // 22: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	1,  // 23: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
+	4,  // 24: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
+	6,  // 25: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
+	8,  // 26: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
+	20, // 27: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	20, // 28: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	13, // 29: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	17, // 30: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	19, // 31: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	2,  // 32: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
+	5,  // 33: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
+	7,  // 34: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
+	9,  // 35: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
+	27, // [27:36] is the sub-list for method output_type
+	18, // [18:27] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }
@@ -2109,16 +2199,16 @@ func file_coordinator_v1_admin_proto_init() {
 	}
 	file_coordinator_v1_fleet_proto_init()
 	file_coordinator_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[18].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[23].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -51,7 +51,8 @@ type AdminClient interface {
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 	// Explain tells everything behind a site's energy decision. FAILED_PRECONDITION
-	// for a site without a signal.
+	// for a site without a signal, and where an operator decides (--signals
+	// external): ask it; so with the overrides.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// SetOverride decides for a site until it expires, whatever its window says;
 	// demand-response emergencies and a spent budget still win.
@@ -187,7 +188,8 @@ type AdminServer interface {
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	// Explain tells everything behind a site's energy decision. FAILED_PRECONDITION
-	// for a site without a signal.
+	// for a site without a signal, and where an operator decides (--signals
+	// external): ask it; so with the overrides.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// SetOverride decides for a site until it expires, whatever its window says;
 	// demand-response emergencies and a spent budget still win.
