@@ -14,9 +14,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 )
@@ -42,11 +45,18 @@ type Environment struct {
 	Config *rest.Config
 	// Client speaks our kinds and the built-in ones, without a cache.
 	Client client.Client
+
+	once           sync.Once
+	controllersErr error
+	mu             sync.Mutex
+	dir            string
+	processes      []*Process
 }
 
 // Main is a package's TestMain: it starts one control plane for all its tests,
 // if the binaries are there, and ends it.
 func Main(m *testing.M) int {
+	ctrllog.SetLogger(logr.Discard()) // it complains without one; a test may set its own
 	if Assets() != "" {
 		e, err := Start()
 		if err != nil {
@@ -123,6 +133,12 @@ func Start() (*Environment, error) {
 
 // Stop ends the control plane.
 func (e *Environment) Stop() {
+	for _, p := range e.processes {
+		p.Kill()
+	}
+	if e.dir != "" {
+		_ = os.RemoveAll(e.dir)
+	}
 	if err := e.env.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv: the control plane did not end well:", err)
 	}
