@@ -37,13 +37,25 @@ func (a *Applier) Status(ctx context.Context, obj, old client.Object) (changed b
 	u.SetKind(kind)
 	u.SetNamespace(id.key.Namespace)
 	u.SetName(id.key.Name)
-	// Against an object that was made anew under the name.
-	u.SetUID(obj.GetUID())
 	a.count(kind)
 	if err := a.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldOwner), client.ForceOwnership); err != nil {
 		return false, id.failed("status", err)
 	}
+	if err := a.takeOver(ctx, u, content); err != nil {
+		return true, id.failed("status", err)
+	}
 	return true, nil
+}
+
+// takeOver removes from the status what someone else has put there: an apply
+// leaves what other owners own, and status has one writer.
+func (a *Applier) takeOver(ctx context.Context, applied *unstructured.Unstructured, want map[string]any) error {
+	if equal(applied.Object["status"], any(want)) {
+		return nil
+	}
+	applied.Object["status"] = want
+	a.count(applied.GetKind())
+	return a.Client.Status().Update(ctx, applied, client.FieldOwner(v1alpha1.FieldOwner))
 }
 
 // statusOf is a copy of an object's status as it would be kept.
