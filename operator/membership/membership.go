@@ -14,8 +14,6 @@ package membership
 import (
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/operator/inventory"
 )
@@ -95,7 +93,8 @@ type Agents struct {
 	Trouble inventory.Trouble
 }
 
-// Capacity is what its keeper says.
+// Capacity is what its keeper says of the wish in Site.status.provisioning. While a
+// decision begins another wish, nothing of it is believed but Managed and Fault.
 type Capacity struct {
 	// Managed is false for modes None and NodeLabel: there is nothing to ask.
 	Managed bool
@@ -107,6 +106,9 @@ type Capacity struct {
 	Fault *Fault
 	// Failed: an outside provisioner gave up on the wish.
 	Failed bool
+	// Done: an outside provisioner has fulfilled the wish. It counts only for sites
+	// without spec.nodes: where there are nodes, what is allocatable counts.
+	Done bool
 }
 
 // Coordinator is what the federation's coordinator says of the site.
@@ -150,6 +152,9 @@ type Decision struct {
 	// Wake is when to decide again though nothing changed; zero: never.
 	Wake   time.Time
 	Events []Event
+	// Released: the Site is being deleted and may go. What else the decision says
+	// is to be done before.
+	Released bool
 }
 
 // Seat is what the coordinator is told.
@@ -176,8 +181,8 @@ type Candidate struct {
 	Willing bool
 	// In: it has, or is getting, its place now.
 	In bool
-	// Until a failed site is asked again; zero: may be asked.
+	// Active: it trains. One that does leaves its place only to one that does.
+	Active bool
+	// RetryAt is until when a failed site is not asked; zero: may be asked.
 	RetryAt time.Time
 }
-
-var _ = metav1.Condition{}
