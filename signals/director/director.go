@@ -153,6 +153,10 @@ type Config struct {
 	// Round in which a site changes at most once; again if it takes longer than a
 	// step of the planner, so that none waits for itself. Nil: one for every step.
 	Round func() uint64
+	// Unavailable says that a site cannot be had for now, whatever its electricity:
+	// the planner passes over it. It is called concurrently and must answer at once;
+	// nil: all can. After a change of its answer call Look.
+	Unavailable func(site string) bool
 	// Remaining are the tokens left to train. Nil: Planner.Tokens.
 	Remaining func() float64
 	// BudgetGrams and BudgetKWh are the most that may be emitted and drawn; nil is

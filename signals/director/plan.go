@@ -261,14 +261,16 @@ func (p *plans) plan() {
 	p.mu.Unlock()
 	var forced []string
 	var sites []planner.Site
+	unavailable := map[string]bool{}
 	for _, s := range p.d.order {
 		e, f := entries[s.Name], known[s.Name]
+		unavailable[s.Name] = p.d.config.Unavailable != nil && p.d.config.Unavailable(s.Name)
 		if e.forced() {
 			forced = append(forced, s.Name)
 			reserve(&c, f, e.grams)
 			continue
 		}
-		site := planner.Site{Name: s.Name, Open: e.d.Admit, Running: p.state.Sites[s.Name].Chosen,
+		site := planner.Site{Name: s.Name, Open: e.d.Admit && !unavailable[s.Name], Running: p.state.Sites[s.Name].Chosen,
 			TokensPerSecond: f.speed, TrainingWatts: f.watts, IdleWatts: f.idle, PUE: f.pue,
 			Provisioning: max(s.Provisioning, 0), Grams: e.grams, Forecast: e.slots}
 		if s.Policy.Mode == window.Grams {
@@ -306,6 +308,8 @@ func (p *plans) plan() {
 		e := entries[k.Site]
 		open := e.d.Admit && !e.forced()
 		switch {
+		case open && unavailable[k.Site]:
+			k.Reason, k.Message = v1alpha1.ReasonCoolingOff, "its capacity failed, it is passed over until it is asked again"
 		case !e.d.Admit && e.d.Window == v1alpha1.WindowOpen:
 			k.Reason, k.Message = e.d.Reason, "held out, whatever its window"
 		case full && open:

@@ -55,6 +55,38 @@ func TestTheCleanerOfTwoIsChosenWhenOneIsWanted(t *testing.T) {
 	})
 }
 
+func TestASiteThatCannotBeHadGivesItsPlaceToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := atSpeed(t, 60)
+		members := &recorder{clock: clock}
+		var gone atomic.Bool
+		d, stop := run(t, Config{Federation: "f", Membership: members, Clock: clock, Facts: alike,
+			Planner:     &planner.Config{Wanted: 1, Step: 10 * time.Minute},
+			Unavailable: func(site string) bool { return site == "b" && gone.Load() },
+			Sites: []Site{
+				{Name: "a", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(repeat(80, 30)...)}},
+				{Name: "b", Policy: below100(1, 1), Source: &scripted{clock: clock, values: v(repeat(40, 30)...)}},
+			}})
+		until(clock, 22)
+		gone.Store(true)
+		d.Look()
+		until(clock, 24)
+		if w := members.last(t, "b"); w.Admit || w.Reason != v1alpha1.ReasonCoolingOff || w.Signal.Window != v1alpha1.WindowOpen {
+			t.Errorf("%+v", w)
+		}
+		if w := members.last(t, "a"); !w.Admit {
+			t.Errorf("%+v", w)
+		}
+		gone.Store(false)
+		d.Look()
+		until(clock, 60)
+		stop()
+		if w := members.last(t, "b"); !w.Admit {
+			t.Errorf("asked again: %+v", w)
+		}
+	})
+}
+
 func TestASiteComesInOnceInARound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := atSpeed(t, 60)

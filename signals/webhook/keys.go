@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,9 +73,10 @@ func (w *watched[T]) read(info fs.FileInfo, err error) ([]T, error) {
 	return value, nil
 }
 
-// keyFiles are all files of one source.
+// keyFiles are all files of one source, and keys that are in none.
 type keyFiles[T any] struct {
 	files []*watched[T]
+	given []T
 	equal func(a, b T) bool
 }
 
@@ -83,14 +85,14 @@ type (
 	bearerFiles = keyFiles[[sha256.Size]byte]
 )
 
-func openSecrets(paths []string) (*secretFiles, error) {
-	return open(paths, webhooksig.ParseSecrets, webhooksig.Secret.Equal)
+func openSecrets(paths []string, given []byte) (*secretFiles, error) {
+	return open(paths, given, webhooksig.ParseSecrets, webhooksig.Secret.Equal)
 }
 
 // openBearers keeps digests of the tokens, so that they compare in constant time
 // whatever their length.
-func openBearers(paths []string) (*bearerFiles, error) {
-	return open(paths, parseBearers, func(a, b [sha256.Size]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 })
+func openBearers(paths []string, given []byte) (*bearerFiles, error) {
+	return open(paths, given, parseBearers, func(a, b [sha256.Size]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 })
 }
 
 const leastToken = 16
@@ -111,8 +113,17 @@ func parseBearers(text []byte) ([][sha256.Size]byte, error) {
 }
 
 // open wants every file to be readable and one key at least: later, files may go.
-func open[T any](paths []string, parse func([]byte) ([]T, error), equal func(a, b T) bool) (*keyFiles[T], error) {
+func open[T any](paths []string, given []byte, parse func([]byte) ([]T, error), equal func(a, b T) bool) (*keyFiles[T], error) {
 	k := &keyFiles[T]{equal: equal}
+	if len(given) > 0 {
+		var err error
+		if k.given, err = parse(given); err != nil {
+			return nil, fmt.Errorf("secrets: %w", err)
+		}
+		if len(k.given) == 0 {
+			return nil, errors.New("secrets: what is given holds none")
+		}
+	}
 	for _, path := range paths {
 		w := &watched[T]{path: path, parse: parse}
 		value, _, err := w.look()
@@ -130,7 +141,7 @@ func open[T any](paths []string, parse func([]byte) ([]T, error), equal func(a, 
 // now gives all keys that are good at the moment; failed is told of each file
 // that has begun to fail, or begun to be good again with a nil error.
 func (k *keyFiles[T]) now(failed func(path string, err error)) []T {
-	var all []T
+	all := slices.Clone(k.given)
 	for _, w := range k.files {
 		value, changed, err := w.look()
 		if changed {

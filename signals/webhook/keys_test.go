@@ -35,6 +35,31 @@ func (r *rig) counter(name, label string) float64 {
 	return sum
 }
 
+func TestKeysMayBeGivenWithoutFiles(t *testing.T) {
+	r := newRig(t, func(c *webhook.Config) {
+		for i := range c.Senders {
+			if c.Senders[i].Name == "meter" {
+				c.Senders[i].SecretFiles, c.Senders[i].Secrets = nil, []byte(key('x')+"\n"+key('y')+"\n")
+			}
+		}
+	})
+	for fill, status := range map[byte]int{'x': 202, 'y': 202, 'm': 401} {
+		b := observed("1", 0)
+		got := r.do(r.request(b, func(req *http.Request) { r.sign(req, key(fill), "id"+string(fill), b) }))
+		if got.status != status {
+			t.Errorf("key %c: %d %+v, want %d", fill, got.status, got.Answer, status)
+		}
+	}
+	for name, s := range map[string]webhook.Sender{
+		"no key":        {Name: "a", Sites: []string{"s"}, Secrets: []byte("# none\n")},
+		"a short token": {Name: "a", Sites: []string{"s"}, Bearers: []byte("short\n")},
+	} {
+		if _, err := webhook.New(t.Context(), webhook.Config{Senders: []webhook.Sender{s}}); err == nil || strings.Contains(err.Error(), "short\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestKeysRotateWithoutARestart(t *testing.T) {
 	r := newRig(t, nil)
 	path := filepath.Join(r.dir, "meter.key")

@@ -46,6 +46,8 @@ type Sender struct {
 	// BearerFiles hold tokens, one a line, at least 16 bytes, for senders that
 	// cannot sign. They are read anew like SecretFiles.
 	BearerFiles []string
+	// Secrets and Bearers are more of both, one a line, where they are in no files.
+	Secrets, Bearers []byte
 	// Unsigned takes messages without either, from loopback only and not through
 	// a proxy.
 	Unsigned bool
@@ -195,7 +197,7 @@ func (h *Handler) sender(s Sender) (*sender, error) {
 		return nil, errors.New("it is there twice")
 	case len(s.Sites)+len(s.Regions) == 0:
 		return nil, errors.New("it may speak for no site and no region")
-	case len(s.SecretFiles)+len(s.BearerFiles) == 0 && !s.Unsigned:
+	case len(s.SecretFiles)+len(s.BearerFiles)+len(s.Secrets)+len(s.Bearers) == 0 && !s.Unsigned:
 		return nil, errors.New("it has no secret to be known by")
 	}
 	for _, n := range append(append([]string{}, s.Sites...), s.Regions...) {
@@ -215,10 +217,11 @@ func (h *Handler) sender(s Sender) (*sender, error) {
 	run := &sender{Sender: s, log: h.config.Log.With("federation", h.config.Federation, "source", s.Name)}
 	run.bucket = newBucket(s.PerMinute, s.Burst, h.config.Clock.Now())
 	var err error
-	if run.secrets, err = openSecrets(s.SecretFiles); err != nil {
+	if run.secrets, err = openSecrets(s.SecretFiles, s.Secrets); err != nil {
 		return nil, err
 	}
-	run.bearers, err = openBearers(s.BearerFiles)
+	run.bearers, err = openBearers(s.BearerFiles, s.Bearers)
+	run.Secrets, run.Bearers = nil, nil // no copy that could be printed
 	return run, err
 }
 
