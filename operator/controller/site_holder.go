@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -19,42 +18,25 @@ type tenure struct {
 	eviction *membership.Fault
 }
 
-// tenureOf finds the federation that has a site. Of those that name it, are not
-// being deleted and have not ended, the oldest has it. One that has it and must
-// give it up keeps it until the site is at rest: a site leaves through the
-// coordinator that it joined. One that has ended keeps it until another wants it.
+// tenureOf finds the federation that has a site: its Holder, except that one that
+// has it and must give it up keeps it until the site is at rest. A site leaves
+// through the coordinator that it joined.
 //
 // Federations are those of the site's namespace, in any order.
 func tenureOf(s *v1alpha1.Site, federations []v1alpha1.Federation) tenure {
-	present := s.Status.Federation
-	var rightful, ended, holder *v1alpha1.Federation
-	for i := range federations {
-		f := &federations[i]
-		if f.Name == present {
-			holder = f
+	rightful, present := Holder(s.Name, federations), s.Status.Federation
+	if present != "" && (rightful == nil || rightful.Name != present) && !atRest(s) {
+		t := tenure{name: present}
+		if i := slices.IndexFunc(federations, func(f v1alpha1.Federation) bool { return f.Name == present }); i >= 0 {
+			t.federation = &federations[i]
 		}
-		switch {
-		case !namesSite(f, s.Name) || !f.DeletionTimestamp.IsZero():
-		case hasEnded(f):
-			if ended == nil || f.Name == present || ended.Name != present && older(f, ended) {
-				ended = f
-			}
-		case rightful == nil || older(f, rightful):
-			rightful = f
-		}
+		t.eviction = evictionOf(s, t.federation, rightful)
+		return t
 	}
 	if rightful == nil {
-		rightful = ended
+		return tenure{}
 	}
-	switch {
-	case rightful != nil && (rightful.Name == present || present == ""):
-		return tenure{name: rightful.Name, federation: rightful}
-	case present != "" && !atRest(s):
-		return tenure{name: present, federation: holder, eviction: evictionOf(s, holder, rightful)}
-	case rightful != nil:
-		return tenure{name: rightful.Name, federation: rightful}
-	}
-	return tenure{}
+	return tenure{name: rightful.Name, federation: rightful}
 }
 
 func evictionOf(s *v1alpha1.Site, holder, rightful *v1alpha1.Federation) *membership.Fault {
@@ -63,9 +45,9 @@ func evictionOf(s *v1alpha1.Site, holder, rightful *v1alpha1.Federation) *member
 		return &membership.Fault{Reason: v1alpha1.ReasonDeleting, Message: fmt.Sprintf("federation %s is gone", s.Status.Federation)}
 	case !holder.DeletionTimestamp.IsZero():
 		return &membership.Fault{Reason: v1alpha1.ReasonDeleting, Message: fmt.Sprintf("federation %s is being deleted", holder.Name)}
-	case !namesSite(holder, s.Name):
+	case !names(holder, s.Name):
 		return &membership.Fault{Reason: v1alpha1.ReasonNotReferenced, Message: fmt.Sprintf("federation %s no longer names the site", holder.Name)}
-	case hasEnded(holder):
+	case ended(holder):
 		return &membership.Fault{Reason: v1alpha1.ReasonCompleted, Message: fmt.Sprintf("federation %s has ended and federation %s waits for the site", holder.Name, rightful.Name)}
 	}
 	return &membership.Fault{Reason: v1alpha1.ReasonSiteInUse, Message: fmt.Sprintf("federation %s is older than %s and names the site", rightful.Name, holder.Name)}
@@ -79,16 +61,4 @@ func atRest(s *v1alpha1.Site) bool {
 		return s.Status.EnrolledNodes == 0
 	}
 	return false
-}
-
-func namesSite(f *v1alpha1.Federation, site string) bool {
-	return slices.ContainsFunc(f.Spec.Sites, func(r v1alpha1.SiteReference) bool { return r.Name == site })
-}
-
-func hasEnded(f *v1alpha1.Federation) bool {
-	return f.Status.Phase == v1alpha1.FederationCompleted || f.Status.Phase == v1alpha1.FederationFailed
-}
-
-func older(a, b *v1alpha1.Federation) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }

@@ -62,8 +62,6 @@ func TestASiteBelongsToTheOldestFederationThatRuns(t *testing.T) {
 		"an older one came to name it": {
 			federations: feds(fed("a", 1, nil), fed("b", 2, nil)), status: v1alpha1.SiteStatus{Federation: "a", Phase: v1alpha1.SiteProvisioning},
 			has: "a", evicted: v1alpha1.ReasonSiteInUse},
-		"of two that ended the present one": {
-			federations: feds(fed("b", 2, ended), fed("a", 1, ended)), status: v1alpha1.SiteStatus{Federation: "a", Phase: v1alpha1.SiteIdle}, has: "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &v1alpha1.Site{ObjectMeta: metav1.ObjectMeta{Name: "quebec"}, Status: tc.status}

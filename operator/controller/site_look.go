@@ -1,0 +1,261 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/capacity"
+	"girassol.dev/operator/inventory"
+	"girassol.dev/operator/membership"
+	"girassol.dev/operator/resources"
+)
+
+// view is what is known of a site at one time, and by whom to act.
+type view struct {
+	world membership.World
+	// known is false while nothing can be decided yet.
+	known      bool
+	tenure     tenure
+	federation types.NamespacedName
+	// cluster of the nodes; nil while it cannot be reached.
+	cluster client.Client
+	// nodes that the selector matches; strays carry our label though it does not.
+	nodes, strays []corev1.Node
+	state         capacity.State
+	signal        *coordinatorv1.Signal
+	// seat is what the coordinator says of the site in the status that it sent at
+	// saidAt; nil if it does not know the site.
+	seat   *coordinatorv1.SiteStatus
+	saidAt int64
+	// agents that there should be, and DaemonSets that there are.
+	agents     []*appsv1ac.DaemonSetApplyConfiguration
+	daemonSets []appsv1.DaemonSet
+}
+
+// look gathers what is known of a site; it changes nothing.
+func (r *SiteReconciler) look(ctx context.Context, s *v1alpha1.Site, now time.Time) (*view, error) {
+	// Times in a status are whole seconds: with more, what is decided would differ
+	// from what is read back.
+	v := &view{world: membership.World{Now: now.Truncate(time.Second), Site: s}}
+	var federations v1alpha1.FederationList
+	if err := r.Client.List(ctx, &federations, client.InNamespace(s.Namespace)); err != nil {
+		return nil, err
+	}
+	v.tenure = tenureOf(s, federations.Items)
+	v.federation = types.NamespacedName{Namespace: s.Namespace, Name: v.tenure.name}
+	if v.known = r.lookFederation(v); !v.known {
+		return v, nil
+	}
+	r.lookCoordinator(v)
+	for _, part := range []func(context.Context, *view) error{r.lookNodes, r.lookAgents, r.lookCapacity} {
+		if err := part(ctx, v); err != nil {
+			return nil, fmt.Errorf("site %s: %w", s.Name, err)
+		}
+	}
+	return v, nil
+}
+
+// block keeps the first reason why the spec cannot be acted on.
+func (v *view) block(f *membership.Fault) {
+	if v.world.Blocked == nil {
+		v.world.Blocked = f
+	}
+}
+
+// lookFederation is false while it is not known whether the site may take part.
+func (r *SiteReconciler) lookFederation(v *view) bool {
+	s, f := v.world.Site, v.tenure.federation
+	if v.tenure.name == "" {
+		return true
+	}
+	known := &membership.Federation{Name: v.tenure.name, Rest: v.tenure.eviction}
+	v.world.Federation = known
+	if f == nil {
+		return true // gone: it rests
+	}
+	known.Grace = time.Duration(f.Spec.Drain.GraceSeconds) * time.Second
+	known.Link = f.Spec.Link.Mode
+	if known.Rest == nil {
+		known.Rest = Rest(f)
+	}
+	selected, why, answered := r.Selection.Of(v.federation, s.Name)
+	known.Selected, known.NotSelected = selected, why
+	v.world.Energy, v.signal = r.Energy.Wish(v.federation, s.Name)
+	v.block(r.Energy.SiteFault(v.federation, s.Name))
+	if known.Rest != nil || !s.DeletionTimestamp.IsZero() {
+		return true // not wanted, whatever the selection says
+	}
+	return answered && (selected || why.Reason != "")
+}
+
+// lookCoordinator reads the last that the coordinator said.
+func (r *SiteReconciler) lookCoordinator(v *view) {
+	if v.tenure.name == "" {
+		return
+	}
+	status, reachable, message := r.Coordinators.Status(v.federation)
+	c := &v.world.Coordinator
+	c.Reachable, c.Message = reachable, message
+	v.saidAt = status.GetNowUnixMs()
+	for _, said := range status.GetSites() {
+		if said.GetName() != v.world.Site.Name {
+			continue
+		}
+		v.seat = said
+		c.Phase, c.Reason = v1alpha1.SitePhase(said.GetPhase()), v1alpha1.Reason(said.GetReason())
+		c.Held = isHeld(said)
+		for _, m := range said.GetMembers() {
+			if !m.GetConnected() {
+				continue
+			}
+			c.Members++
+			switch m.GetState() {
+			case coordinatorv1.MemberState_MEMBER_STATE_TRAINING, coordinatorv1.MemberState_MEMBER_STATE_UPLOADING:
+				c.Busy++
+			}
+		}
+	}
+}
+
+// isHeld says whether a person drained or excluded the site at the coordinator:
+// wishes of people have the reason Requested, which no wish of ours has.
+func isHeld(s *coordinatorv1.SiteStatus) bool {
+	return s.GetMembership() != coordinatorv1.Membership_MEMBERSHIP_ADMIT && v1alpha1.Reason(s.GetReason()) == v1alpha1.ReasonRequested
+}
+
+// lookNodes lists the nodes that the selector matches, and strays: those that carry
+// the site's label though it does not.
+func (r *SiteReconciler) lookNodes(ctx context.Context, v *view) error {
+	s := v.world.Site
+	var fault *membership.Fault
+	v.cluster, v.world.Cluster, fault = r.Clusters.For(ctx, s)
+	v.block(fault)
+	mine := resources.EnrolledFor(s.Namespace, s.Name)
+	if v.cluster != nil {
+		ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
+		defer cancel()
+		err := v.list(ctx, mine)
+		switch {
+		case err != nil && v.world.Cluster.Remote:
+			// The next probe of the cluster tells; until then nothing is known of it.
+			v.cluster, v.nodes, v.strays = nil, nil, nil
+			v.world.Cluster.Reachable, v.world.Cluster.Message = membership.No, "its nodes cannot be listed"
+			logf.FromContext(ctx).Error(err, "the site's cluster does not answer")
+		case err != nil:
+			return err
+		}
+	}
+	if s.Spec.Cluster == nil {
+		if err := r.unclaim(ctx, v.nodes, mine); err != nil {
+			return err
+		}
+	}
+	v.world.Nodes = inventory.Summarize(v.nodes, s, mine, v.world.Now, v.vendors()...)
+	v.world.Nodes.Enrolled += len(v.strays)
+	return nil
+}
+
+func (v *view) list(ctx context.Context, mine string) error {
+	selector := labels.Nothing()
+	if n := v.world.Site.Spec.Nodes; n != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(&n.Selector); err != nil {
+			v.block(&membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: "nodes.selector: " + err.Error()})
+			selector = labels.Nothing()
+		}
+		var selected corev1.NodeList
+		if err := v.cluster.List(ctx, &selected, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return fmt.Errorf("list its nodes: %w", err)
+		}
+		v.nodes = selected.Items
+	}
+	var labelled corev1.NodeList
+	if err := v.cluster.List(ctx, &labelled, client.MatchingLabels{v1alpha1.LabelNodeSite: mine}); err != nil {
+		return fmt.Errorf("list its enrolled nodes: %w", err)
+	}
+	for _, n := range labelled.Items {
+		if !selector.Matches(labels.Set(n.Labels)) {
+			v.strays = append(v.strays, n)
+		}
+	}
+	return nil
+}
+
+// vendors are the federation's overrides.
+func (v *view) vendors() []v1alpha1.VendorSpec {
+	if v.tenure.federation == nil {
+		return nil
+	}
+	return v.tenure.federation.Spec.Agent.Vendors
+}
+
+// lookAgents reads the agents' pods and DaemonSets; those of another cluster are
+// not ours.
+func (r *SiteReconciler) lookAgents(ctx context.Context, v *view) error {
+	s := v.world.Site
+	of := client.MatchingLabels{v1alpha1.LabelSite: s.Name}
+	var sets appsv1.DaemonSetList
+	if err := r.Client.List(ctx, &sets, client.InNamespace(s.Namespace), of); err != nil {
+		return err
+	}
+	for _, ds := range sets.Items {
+		if metav1.IsControlledBy(&ds, s) {
+			v.daemonSets = append(v.daemonSets, ds)
+		}
+	}
+	if v.tenure.name != "" {
+		of[v1alpha1.LabelFederation] = v.tenure.name
+		var pods corev1.PodList
+		if err := r.Client.List(ctx, &pods, client.InNamespace(s.Namespace), of); err != nil {
+			return err
+		}
+		a := &v.world.Agents
+		a.Pods, a.Ready, a.Trouble = inventory.AgentTrouble(pods.Items)
+	}
+	agents, fault := r.agentsWanted(v)
+	v.agents = agents
+	v.block(fault)
+	return nil
+}
+
+// lookCapacity asks the keeper how things stand.
+func (r *SiteReconciler) lookCapacity(ctx context.Context, v *view) error {
+	c, ok := r.keeperClient(v)
+	if !ok {
+		// Not known; Decide goes by the cluster, which cannot be reached.
+		v.world.Capacity = membership.Capacity{Managed: true}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
+	defer cancel()
+	state, err := r.Capacity.Look(ctx, c, v.world.Site)
+	if err != nil {
+		return fmt.Errorf("look at its capacity: %w", err)
+	}
+	v.take(state)
+	return nil
+}
+
+func (v *view) take(s capacity.State) {
+	v.state, v.world.Capacity = s, s.Capacity
+}
+
+// keeperClient is by whom capacity is asked, if it can be.
+func (r *SiteReconciler) keeperClient(v *view) (client.Client, bool) {
+	if r.Capacity.NeedsCluster(v.world.Site) {
+		return v.cluster, v.cluster != nil
+	}
+	return r.Client, true
+}

@@ -1,0 +1,512 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/apply"
+	"girassol.dev/operator/capacity"
+	"girassol.dev/operator/membership"
+	"girassol.dev/operator/resources"
+	"girassol.dev/operator/testenv"
+)
+
+// The site controller's tests run the reconciler against a real API server with
+// the real keepers of capacity, inventory, builders and appliers. Played are what
+// needs processes: the coordinator with its agents (playedCoordinator), the
+// signals engine (playedEnergy), and, as a control plane for tests has no
+// controllers, machines behind a scale target and pods of a DaemonSet
+// (rig.turnWorld). The clock is the test's.
+
+// playedEnergy says what the test says.
+type playedEnergy struct {
+	mu     sync.Mutex
+	admit  map[string]bool
+	faults map[string]*membership.Fault
+	value  float64
+}
+
+func (e *playedEnergy) set(site string, admit bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.admit[site] = admit
+}
+
+func (e *playedEnergy) Wish(_ types.NamespacedName, site string) (membership.Energy, *coordinatorv1.Signal) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	value := e.value
+	if e.admit[site] {
+		return membership.Energy{Known: true, Admit: true, Window: v1alpha1.WindowOpen, Reason: v1alpha1.ReasonEnergyFavourable,
+				Message: fmt.Sprintf("%g gCO2/kWh", value), Fresh: membership.Yes},
+			&coordinatorv1.Signal{Window: "Open", Value: &value}
+	}
+	return membership.Energy{Known: true, Window: v1alpha1.WindowClosed, Reason: v1alpha1.ReasonWaitingForEnergy,
+			Message: fmt.Sprintf("%g gCO2/kWh", value), Fresh: membership.Yes},
+		&coordinatorv1.Signal{Window: "Closed", Value: &value}
+}
+
+func (e *playedEnergy) SiteFault(_ types.NamespacedName, site string) *membership.Fault {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.faults[site]
+}
+
+// playedCoordinator answers as a coordinator of each federation does: a site waits
+// until it is admitted, and a drain lasts as long as a member is at work.
+type playedCoordinator struct {
+	log *journal
+
+	mu          sync.Mutex
+	now         int64
+	unreachable bool
+	sites       map[string]*coordinatorv1.SiteStatus // <federation>/<site>
+	// working members do not report before they are told to.
+	working map[string]bool
+}
+
+func (c *playedCoordinator) site(federation, site string) *coordinatorv1.SiteStatus {
+	key := federation + "/" + site
+	if c.sites[key] == nil {
+		c.sites[key] = &coordinatorv1.SiteStatus{Name: site, Membership: coordinatorv1.Membership_MEMBERSHIP_DRAIN, Phase: "Idle", Reason: "SignalMissing"}
+	}
+	return c.sites[key]
+}
+
+func (c *playedCoordinator) Status(key types.NamespacedName) (*coordinatorv1.FederationStatus, membership.Tri, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unreachable {
+		return nil, membership.No, "connection refused"
+	}
+	c.now++
+	out := &coordinatorv1.FederationStatus{Federation: key.Name, NowUnixMs: c.now}
+	for name, s := range c.sites {
+		if strings.HasPrefix(name, key.Name+"/") {
+			out.Sites = append(out.Sites, s)
+		}
+	}
+	return out, membership.Yes, ""
+}
+
+func (c *playedCoordinator) SetMembership(_ context.Context, key types.NamespacedName, r *coordinatorv1.SetMembershipRequest) (*coordinatorv1.SetMembershipResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.site(key.Name, r.Site)
+	if r.Signal == nil {
+		return nil, errors.New("a wish without a signal is a person's")
+	}
+	if s.Membership != r.Membership {
+		c.log.add("seat " + strings.TrimPrefix(r.Membership.String(), "MEMBERSHIP_") + " " + r.Site)
+	}
+	s.Signal = r.Signal
+	if !isHeld(s) {
+		s.Membership, s.Reason, s.Message = r.Membership, r.Reason, r.Message
+	}
+	c.settle(key.Name, s)
+	return &coordinatorv1.SetMembershipResponse{Membership: s.Membership}, nil
+}
+
+// settle sets the phase as the round machine does.
+func (c *playedCoordinator) settle(federation string, s *coordinatorv1.SiteStatus) {
+	state := coordinatorv1.MemberState_MEMBER_STATE_READY
+	if c.working[federation+"/"+s.Name] {
+		state = coordinatorv1.MemberState_MEMBER_STATE_TRAINING
+	}
+	for _, m := range s.Members {
+		m.State = state
+	}
+	working := c.working[federation+"/"+s.Name] && len(s.Members) > 0
+	switch {
+	case s.Membership != coordinatorv1.Membership_MEMBERSHIP_ADMIT && working:
+		s.Phase = "Draining"
+	case s.Membership != coordinatorv1.Membership_MEMBERSHIP_ADMIT:
+		s.Phase = "Idle"
+	case len(s.Members) == 0 && s.Phase == "Active":
+		s.Phase, s.Reason = "Lost", "ConnectionLost"
+	case len(s.Members) == 0 && s.Phase != "Lost":
+		s.Phase, s.Reason = "Joining", "WaitingForAgent"
+	case len(s.Members) > 0:
+		s.Phase, s.Reason = "Active", "Training"
+	}
+}
+
+// connect makes these nodes the site's members.
+func (c *playedCoordinator) connect(federation, site string, nodes ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.site(federation, site)
+	s.Members = nil
+	for _, n := range nodes {
+		s.Members = append(s.Members, &coordinatorv1.MemberStatus{Node: n, Connected: true})
+	}
+	c.settle(federation, s)
+}
+
+func (c *playedCoordinator) work(federation, site string, at bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.working[federation+"/"+site] = at
+	c.settle(federation, c.site(federation, site))
+}
+
+func (c *playedCoordinator) reach(ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unreachable = !ok
+}
+
+// journal of what was done outside of the operator's own objects, in order.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) add(line string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, line)
+}
+
+func (j *journal) all() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.lines)
+}
+
+// localCluster has all nodes.
+type localCluster struct{ client client.Client }
+
+func (l localCluster) For(context.Context, *v1alpha1.Site) (client.Client, membership.Cluster, *membership.Fault) {
+	return l.client, membership.Cluster{Reachable: membership.Yes}, nil
+}
+
+func (localCluster) Forget(types.NamespacedName) {}
+
+// rig is a world with one or more sites and the means to let time pass.
+type rig struct {
+	t         *testing.T
+	e         *testenv.Environment
+	namespace string
+	now       time.Time
+	energy    *playedEnergy
+	desk      *playedCoordinator
+	journal   *journal
+	events    *recorder
+	metrics   *Metrics
+	selection *Selection
+	clusters  SiteClusters
+	// federations and their sites, for turnWorld.
+	sites map[string]string // site -> federation
+	// boots says which sites' machines come; noGPUs those that come without.
+	boots, noGPUs map[string]bool
+	// client is what operators use; wrapped to count or to kill.
+	client client.Client
+	r      *SiteReconciler
+}
+
+func newRig(t *testing.T) *rig {
+	e := testenv.Shared(t)
+	g := &rig{
+		t: t, e: e, namespace: e.Namespace(t), now: time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC),
+		energy: &playedEnergy{admit: map[string]bool{}, faults: map[string]*membership.Fault{}, value: 20}, journal: &journal{},
+		events: &recorder{}, metrics: NewMetrics(nil), selection: &Selection{},
+		sites: map[string]string{}, boots: map[string]bool{}, noGPUs: map[string]bool{}, client: e.Client,
+	}
+	g.desk = &playedCoordinator{log: g.journal, sites: map[string]*coordinatorv1.SiteStatus{}, working: map[string]bool{}}
+	g.restart()
+	t.Cleanup(g.cleanNodes)
+	return g
+}
+
+// restart is a new operator, which knows nothing but what the API server has.
+func (g *rig) restart() {
+	clusters := g.clusters
+	if clusters == nil {
+		clusters = localCluster{g.client}
+	}
+	g.r = &SiteReconciler{
+		Client: g.client, Reader: g.client, Applier: &apply.Applier{Client: g.client, Reader: g.client},
+		Energy: g.energy, Coordinators: g.desk, Clusters: clusters,
+		Capacity:  capacity.New(capacity.Options{Local: g.client, Now: func() time.Time { return g.now }}),
+		Selection: g.selection, Wishes: &Fan{}, ClusterChanges: &Fan{}, CapacityChanges: &Fan{}, Answers: &Fan{},
+		Images: resources.Images{Agent: "agent:1", Coordinator: "coordinator:1", Redis: "redis:1"},
+		Now:    func() time.Time { return g.now }, Events: g.events, Metrics: g.metrics,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	if os.Getenv("SITE_LOG") != "" {
+		g.r.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+}
+
+func (g *rig) create(o client.Object) {
+	g.t.Helper()
+	if err := g.e.Client.Create(context.Background(), o); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *rig) federation(name string, sites ...string) *v1alpha1.Federation {
+	g.t.Helper()
+	f := &v1alpha1.Federation{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}
+	for _, s := range sites {
+		f.Spec.Sites = append(f.Spec.Sites, v1alpha1.SiteReference{Name: s})
+		if g.sites[s] == "" {
+			g.sites[s] = name
+		}
+		g.desk.mu.Lock()
+		g.desk.site(name, s)
+		g.desk.mu.Unlock()
+	}
+	g.create(f)
+	g.choose()
+	return f
+}
+
+// nodeSelector of a site's nodes; tests share the cluster's nodes.
+func (g *rig) nodeSelector(site string) map[string]string {
+	return map[string]string{"test/site": g.namespace + "." + site}
+}
+
+// scaled is a site whose capacity is a Deployment's scale.
+func (g *rig) scaled(name string, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
+	g.t.Helper()
+	zero, none := int32(0), int32(0)
+	g.create(&appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "machines-" + name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &zero, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": name}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+			},
+		},
+	})
+	s := g.labelled(name, append([]func(*v1alpha1.Site){func(s *v1alpha1.Site) {
+		s.Spec.Capacity = v1alpha1.CapacitySpec{
+			Mode: v1alpha1.CapacityScale, ActiveReplicas: 2, SettleSeconds: &none,
+			ScaleTargetRef: &v1alpha1.ScaleTargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "machines-" + name},
+		}
+	}}, edit...)...)
+	g.boots[name] = true
+	return s
+}
+
+// labelled is a site whose nodes stay.
+func (g *rig) labelled(name string, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
+	g.t.Helper()
+	none := int32(0)
+	s := &v1alpha1.Site{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Spec: v1alpha1.SiteSpec{
+		Nodes:    &v1alpha1.NodesSpec{Selector: metav1.LabelSelector{MatchLabels: g.nodeSelector(name)}},
+		Capacity: v1alpha1.CapacitySpec{SettleSeconds: &none},
+	}}
+	for _, e := range edit {
+		e(s)
+	}
+	g.create(s)
+	return s
+}
+
+// node of a site, ready with its GPUs.
+func (g *rig) node(site string, number int) *corev1.Node {
+	g.t.Helper()
+	gpus := 8
+	if g.noGPUs[site] {
+		gpus = 0
+	}
+	n := testenv.NvidiaNode(fmt.Sprintf("%s-%s-%d", g.namespace, site, number), gpus, g.nodeSelector(site))
+	want := n.Status
+	g.create(n)
+	n.Status = want
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+	g.must(g.e.Client.Status().Update(context.Background(), n))
+	return n
+}
+
+func (g *rig) must(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *rig) nodes(site string) []corev1.Node {
+	g.t.Helper()
+	var nodes corev1.NodeList
+	g.must(g.e.Client.List(context.Background(), &nodes, client.MatchingLabels(g.nodeSelector(site))))
+	return nodes.Items
+}
+
+func (g *rig) cleanNodes() {
+	var nodes corev1.NodeList
+	_ = g.e.Client.List(context.Background(), &nodes, client.HasLabels{"test/site"})
+	for _, n := range nodes.Items {
+		if strings.HasPrefix(n.Name, g.namespace) {
+			_ = g.e.Client.Delete(context.Background(), &n)
+		}
+	}
+}
+
+func (g *rig) site(name string) *v1alpha1.Site {
+	g.t.Helper()
+	s := &v1alpha1.Site{}
+	g.must(g.e.Client.Get(context.Background(), types.NamespacedName{Namespace: g.namespace, Name: name}, s))
+	return s
+}
+
+func (g *rig) edit(s client.Object, change func()) {
+	g.t.Helper()
+	g.must(g.e.Client.Get(context.Background(), client.ObjectKeyFromObject(s), s))
+	change()
+	g.must(g.e.Client.Update(context.Background(), s))
+}
+
+// turnWorld lets machines follow their scale targets, and agents their labels.
+func (g *rig) turnWorld() {
+	g.t.Helper()
+	ctx := context.Background()
+	for site, federation := range g.sites {
+		d := &appsv1.Deployment{}
+		if err := g.e.Client.Get(ctx, types.NamespacedName{Namespace: g.namespace, Name: "machines-" + site}, d); err == nil {
+			g.turnMachines(site, d)
+		}
+		var members []string
+		for _, n := range g.nodes(site) {
+			if n.Labels[v1alpha1.LabelNodeSite] == resources.EnrolledFor(g.namespace, site) && n.Labels[v1alpha1.LabelAgent] != "" {
+				members = append(members, n.Name)
+			}
+		}
+		g.desk.connect(federation, site, members...)
+	}
+}
+
+func (g *rig) turnMachines(site string, d *appsv1.Deployment) {
+	g.t.Helper()
+	ctx := context.Background()
+	has := g.nodes(site)
+	want := int(*d.Spec.Replicas)
+	if !g.boots[site] {
+		want = 0
+	}
+	for i := len(has); i < want; i++ {
+		g.node(site, i)
+	}
+	for i := want; i < len(has); i++ {
+		g.must(g.e.Client.Delete(ctx, &has[i]))
+	}
+	if d.Status.ObservedGeneration != d.Generation || int(d.Status.Replicas) != want {
+		d.Status.ObservedGeneration, d.Status.Replicas = d.Generation, int32(want)
+		g.must(g.e.Client.Status().Update(ctx, d))
+	}
+}
+
+// choose is what the federation controller does: it selects sites.
+func (g *rig) choose() {
+	g.t.Helper()
+	var federations v1alpha1.FederationList
+	g.must(g.e.Client.List(context.Background(), &federations, client.InNamespace(g.namespace)))
+	for _, f := range federations.Items {
+		var candidates []membership.Candidate
+		for _, ref := range f.Spec.Sites {
+			s := &v1alpha1.Site{}
+			if err := g.e.Client.Get(context.Background(), types.NamespacedName{Namespace: g.namespace, Name: ref.Name}, s); err != nil {
+				continue
+			}
+			wish, _ := g.energy.Wish(types.NamespacedName{}, ref.Name)
+			c := membership.Candidate{Site: ref.Name, Priority: s.Spec.Priority, Willing: wish.Admit && s.DeletionTimestamp.IsZero()}
+			switch s.Status.Phase {
+			case v1alpha1.SiteProvisioning, v1alpha1.SiteJoining, v1alpha1.SiteActive, v1alpha1.SiteLost:
+				c.In, c.Active = true, s.Status.Phase == v1alpha1.SiteActive
+			}
+			if p := s.Status.Provisioning; p != nil && p.RetryAt != nil {
+				c.RetryAt = p.RetryAt.Time
+			}
+			candidates = append(candidates, c)
+		}
+		selected, why := membership.Select(candidates, f.Spec.MaxSites, g.now)
+		g.selection.Set(keyOf(&f), selected, why)
+	}
+}
+
+// reconcile all sites once, as the watches would.
+func (g *rig) reconcile() (errs error) {
+	g.t.Helper()
+	for _, site := range slices.Sorted(maps.Keys(g.sites)) {
+		_, err := g.r.Reconcile(context.Background(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: g.namespace, Name: site}})
+		errs = errors.Join(errs, err)
+	}
+	return errs
+}
+
+// until lets the world turn, a second each time, until done; 100 turns at most.
+func (g *rig) until(what string, done func() bool) {
+	g.t.Helper()
+	for range 100 {
+		g.turnWorld()
+		g.choose()
+		if err := g.reconcile(); err != nil {
+			g.t.Fatal(err)
+		}
+		if done() {
+			return
+		}
+		g.now = g.now.Add(time.Second)
+	}
+	for site := range g.sites {
+		s := &v1alpha1.Site{}
+		_ = g.e.Client.Get(context.Background(), types.NamespacedName{Namespace: g.namespace, Name: site}, s)
+		g.t.Logf("%s: %s %s: %s; %+v", site, s.Status.Phase, s.Status.Reason, s.Status.Message, s.Status.Provisioning)
+	}
+	g.t.Fatalf("never %s; done was:\n%s", what, strings.Join(g.journal.all(), "\n"))
+}
+
+func (g *rig) phase(site string, p v1alpha1.SitePhase) {
+	g.t.Helper()
+	g.until(site+" "+string(p), func() bool { return g.site(site).Status.Phase == p })
+}
+
+// recorder keeps events.
+type recorder struct{ journal }
+
+func (r *recorder) Eventf(o, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	r.add(fmt.Sprintf("%s %s %s: %s", o.(client.Object).GetName(), kind, reason, fmt.Sprintf(note, args...)))
+}
+
+func (r *recorder) count(site string, reason v1alpha1.Reason) (n int) {
+	for _, l := range r.all() {
+		if strings.HasPrefix(l, site+" ") && strings.Contains(l, " "+string(reason)+":") {
+			n++
+		}
+	}
+	return n
+}
+
+// conditionOf a site.
+func conditionOf(s *v1alpha1.Site, kind string) metav1.Condition {
+	for _, c := range s.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return metav1.Condition{}
+}
