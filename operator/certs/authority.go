@@ -5,11 +5,13 @@
 // a source of randomness. It must not know where they are kept.
 //
 // A site's name stands in its certificate, spiffe://<federation>/site/<site>; the
-// coordinator takes no other word for it. Keys are ECDSA P-256, everything is PEM.
+// coordinator takes no other word for it. Keys are ECDSA P-256, but a given
+// authority's may be of any kind; everything is PEM.
 package certs
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/sha256"
@@ -34,7 +36,7 @@ const (
 // Authority signs the certificates of one federation.
 type Authority struct {
 	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+	key         crypto.Signer
 	// CertificatePEM and KeyPEM are what to keep: tls.crt and tls.key.
 	CertificatePEM, KeyPEM []byte
 }
@@ -73,12 +75,12 @@ func ParseAuthority(certificatePEM, keyPEM []byte, now time.Time) (*Authority, e
 		return nil, fmt.Errorf("tls.key: %w", err)
 	}
 	name := certificate.Subject.String()
-	switch public, ok := certificate.PublicKey.(*ecdsa.PublicKey); {
+	switch {
 	case !certificate.BasicConstraintsValid || !certificate.IsCA:
 		return nil, fmt.Errorf("tls.crt: the certificate of %s is no authority (CA:TRUE is missing): give one that may sign others", name)
 	case certificate.KeyUsage != 0 && certificate.KeyUsage&x509.KeyUsageCertSign == 0:
 		return nil, fmt.Errorf("tls.crt: the authority %s may not sign certificates: its key usage lacks keyCertSign", name)
-	case !ok || !public.Equal(key.Public()):
+	case !matches(certificate, key):
 		return nil, fmt.Errorf("tls.key: it is not the key of the certificate in tls.crt (%s)", name)
 	case now.After(certificate.NotAfter):
 		return nil, fmt.Errorf("tls.crt: the authority %s ended at %s: renew it", name, certificate.NotAfter.UTC().Format(time.RFC3339))
@@ -93,7 +95,7 @@ func (a *Authority) NotAfter() time.Time { return a.certificate.NotAfter }
 
 // sign makes a certificate for key's public part, signed by signer under parent;
 // without a parent it signs itself.
-func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, random io.Reader) (certificate, keyPEM []byte, err error) {
+func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer crypto.Signer, random io.Reader) (certificate, keyPEM []byte, err error) {
 	if template.SerialNumber, err = serial(random); err != nil {
 		return nil, nil, err
 	}
@@ -106,7 +108,7 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, ran
 	if parent == nil {
 		parent = template
 	}
-	// Without a reader the signature is that of RFC 6979, which needs no randomness.
+	// Without a reader ECDSA signs as RFC 6979 says; no kind of key needs one.
 	der, err := x509.CreateCertificate(nil, template, parent, key.Public(), signer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign: %w", err)
@@ -163,37 +165,44 @@ func parseCertificate(b []byte) (*x509.Certificate, error) {
 	return c, nil
 }
 
-// parseKey reads an ECDSA key, PKCS #8 or SEC 1.
-func parseKey(b []byte) (*ecdsa.PrivateKey, error) {
+// parseKey reads a key without a password: PKCS #8, SEC 1 or PKCS #1.
+func parseKey(b []byte) (crypto.Signer, error) {
 	for rest := b; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			break
 		}
+		var key any
+		var err error
 		switch block.Type {
 		case "EC PARAMETERS": // openssl writes them before the key
+			continue
 		case "EC PRIVATE KEY":
-			key, err := x509.ParseECPrivateKey(block.Bytes)
-			if err != nil {
-				return nil, fmt.Errorf("holds a damaged key: %w", err)
-			}
-			return key, nil
+			key, err = x509.ParseECPrivateKey(block.Bytes)
+		case "RSA PRIVATE KEY":
+			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
 		case "PRIVATE KEY":
-			key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-			if err != nil {
-				return nil, fmt.Errorf("holds a damaged key: %w", err)
-			}
-			ec, ok := key.(*ecdsa.PrivateKey)
-			if !ok {
-				return nil, fmt.Errorf("holds a %T, want an ECDSA key", key)
-			}
-			return ec, nil
+			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 		default:
-			return nil, fmt.Errorf("holds a %s, want an ECDSA PRIVATE KEY without a password", block.Type)
+			return nil, fmt.Errorf("holds a %s, want a PRIVATE KEY without a password", block.Type)
 		}
+		if err != nil {
+			return nil, fmt.Errorf("holds a damaged key: %w", err)
+		}
+		signer, ok := key.(crypto.Signer)
+		if !ok {
+			return nil, fmt.Errorf("holds a %T, which cannot sign: want ECDSA, Ed25519 or RSA", key)
+		}
+		return signer, nil
 	}
 	if len(b) == 0 {
 		return nil, errors.New("is empty or missing")
 	}
 	return nil, errors.New("holds no PEM key")
+}
+
+// matches says whether key is the certificate's.
+func matches(c *x509.Certificate, key crypto.Signer) bool {
+	public, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && public.Equal(key.Public())
 }

@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"crypto/ecdsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -163,7 +162,7 @@ func ParseLeaf(leaf Leaf) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls.key: %w", err)
 	}
-	if public, ok := c.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
+	if !matches(c, key) {
 		return nil, errors.New("tls.key: is not the key of the certificate in tls.crt")
 	}
 	if _, err := parseCertificate(leaf.CA); err != nil {
