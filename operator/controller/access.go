@@ -5,12 +5,12 @@ package controller
 // its value capacity.scaleTargets. Nothing is listed cluster-wide that holds
 // secrets: Secrets are read by the names that objects give.
 //
-// Our kinds: the spec is the user's; of a Site's metadata only the finalizer is
+// Our kinds: the spec is the user's; of the metadata only our finalizers are
 // written, and the finalizers subresources let owner references block deletion.
 //
 // +kubebuilder:rbac:groups=girassol.dev,resources=federations;sites,verbs=get;list;watch
-// +kubebuilder:rbac:groups=girassol.dev,resources=sites,verbs=patch
-// +kubebuilder:rbac:groups=girassol.dev,resources=federations/status;sites/status,verbs=patch
+// +kubebuilder:rbac:groups=girassol.dev,resources=federations;sites,verbs=patch
+// +kubebuilder:rbac:groups=girassol.dev,resources=federations/status;sites/status,verbs=patch;update
 // +kubebuilder:rbac:groups=girassol.dev,resources=federations/finalizers;sites/finalizers,verbs=update
 //
 // Children, by server-side apply, and what becomes of them.

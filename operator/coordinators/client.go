@@ -38,6 +38,7 @@ const (
 type client struct {
 	key         types.NamespacedName
 	address     string
+	name        string // in the coordinator's certificate
 	certificate atomic.Pointer[wire.PEM]
 	directory   *Directory
 	cancel      context.CancelFunc // nil before it runs; under the directory's lock
@@ -51,8 +52,8 @@ type client struct {
 	seen      string    // fingerprint of the last status
 }
 
-func newClient(key types.NamespacedName, t Target, d *Directory) *client {
-	c := &client{key: key, address: t.Address, directory: d, message: "no answer yet from " + t.Address}
+func newClient(key types.NamespacedName, t Target, name string, d *Directory) *client {
+	c := &client{key: key, address: t.Address, name: name, directory: d, message: "no answer yet from " + t.Address}
 	c.certificate.Store(t.Certificate)
 	return c
 }
@@ -128,7 +129,7 @@ func (c *client) options() wire.Options {
 	if c.certificate.Load() == nil {
 		return wire.Options{AllowInsecure: true}
 	}
-	return wire.Options{PEM: func() (wire.PEM, error) { return *c.certificate.Load(), nil }}
+	return wire.Options{ServerName: c.name, PEM: func() (wire.PEM, error) { return *c.certificate.Load(), nil }}
 }
 
 // watch takes statuses until the stream breaks; answered says whether any came.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -59,6 +60,10 @@ type Directory struct {
 
 // Ensure keeps a connection to the coordinator at t and its status at hand.
 func (d *Directory) Ensure(key types.NamespacedName, t Target) {
+	name := t.Address // in the coordinator's certificate, wherever it is dialled
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		name = host
+	}
 	if other, ok := d.Resolve[t.Address]; ok {
 		t.Address = other
 	}
@@ -68,13 +73,13 @@ func (d *Directory) Ensure(key types.NamespacedName, t Target) {
 		return
 	}
 	if c := d.clients[key]; c != nil {
-		if c.address == t.Address && (c.certificate.Load() == nil) == (t.Certificate == nil) {
+		if c.address == t.Address && c.name == name && (c.certificate.Load() == nil) == (t.Certificate == nil) {
 			c.certificate.Store(t.Certificate)
 			return
 		}
 		c.stop()
 	}
-	c := newClient(key, t, d)
+	c := newClient(key, t, name, d)
 	if d.clients == nil {
 		d.clients = make(map[types.NamespacedName]*client)
 	}

@@ -155,11 +155,13 @@ func TestCoordinatorThatRestartsIsFoundAgain(t *testing.T) {
 	eventually(t, "contact", func() bool { _, reachable, _ := d.Status(demo); return reachable == membership.Yes })
 }
 
-func TestAddressesOutsideTheClusterAreResolved(t *testing.T) {
-	server := newCoordinator(t, wire.Options{})
+func TestAddressesOutsideTheClusterAreResolvedAndNamesInCertificatesStay(t *testing.T) {
+	ca := newAuthority(t)
+	own := ca.issue(t, "coordinator", "demo-coordinator.field.svc")
+	server := newCoordinator(t, wire.Options{PEM: func() (wire.PEM, error) { return *own, nil }})
 	d := Directory{Resolve: map[string]string{"demo-coordinator.field.svc:7465": server.address}}
 	changes := d.Changed()
-	d.Ensure(demo, Target{Address: "demo-coordinator.field.svc:7465"})
+	d.Ensure(demo, Target{Address: "demo-coordinator.field.svc:7465", Certificate: ca.issue(t, "operator")})
 	start(t, &d)
 	told(t, changes)
 }

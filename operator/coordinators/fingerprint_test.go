@@ -56,7 +56,7 @@ func TestOnlyWhatObjectsShowIsNews(t *testing.T) {
 
 func TestSilenceIsDoubtBeforeItIsLoss(t *testing.T) {
 	d := &Directory{Log: slog.New(slog.DiscardHandler)}
-	c := newClient(demo, Target{Address: "x:1"}, d)
+	c := newClient(demo, Target{Address: "x:1"}, "x", d)
 	down := errors.New("connection refused")
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	c.silent = now

@@ -59,6 +59,9 @@ const (
 	LabelNodeSite = Group + "/enrolled-for"
 	// FinalizerSiteRelease gives nodes and capacity back before a Site goes.
 	FinalizerSiteRelease = Group + "/site-release"
+	// FinalizerFederationDrain keeps a federation's coordinator until its sites have
+	// left, for the grace of a drain and a little more at most.
+	FinalizerFederationDrain = Group + "/federation-drain"
 	// FieldOwner of all that the operator applies.
 	FieldOwner = "girassol-operator"
 )

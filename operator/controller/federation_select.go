@@ -1,0 +1,92 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/energy"
+	"girassol.dev/operator/membership"
+)
+
+// listen lets the signals engine decide for the sites that the federation has,
+// and reads what it wants of them.
+func (r *FederationReconciler) listen(ctx context.Context, v *federation) error {
+	var sites []v1alpha1.Site
+	unavailable := map[string]bool{}
+	for _, s := range v.sites {
+		if !v.mine[s.Name] {
+			continue
+		}
+		sites = append(sites, s)
+		if s.Status.Phase == v1alpha1.SiteFailed || retryAt(&s).After(v.now) {
+			unavailable[s.Name] = true
+		}
+	}
+	if err := r.Energy.Ensure(ctx, v.Federation, sites); err != nil {
+		var fault *energy.Fault
+		if !errors.As(err, &fault) {
+			return fmt.Errorf("federation %s: energy: %w", v.key, err)
+		}
+		v.blame(&fault.Fault)
+	}
+	r.Energy.SetUnavailable(v.key, unavailable)
+	for _, s := range sites {
+		v.wishes[s.Name], _ = r.Energy.Wish(v.key, s.Name)
+	}
+	return nil
+}
+
+// choose selects among the sites that could take part and says so to the site
+// controller.
+func (v *federation) choose(r *FederationReconciler) {
+	var candidates []membership.Candidate
+	for i := range v.sites {
+		s := &v.sites[i]
+		if !v.mine[s.Name] || !names(v.Federation, s.Name) {
+			continue
+		}
+		c := membership.Candidate{Site: s.Name, Priority: s.Spec.Priority, Willing: v.willing(s), In: isIn(s), RetryAt: retryAt(s)}
+		candidates = append(candidates, c)
+		if c.Willing && c.RetryAt.After(v.now) {
+			v.wakeBy(c.RetryAt)
+		}
+	}
+	selected, why := membership.Select(candidates, v.Spec.MaxSites, v.now)
+	if why == nil {
+		why = map[string]membership.Fault{}
+	}
+	for _, c := range candidates {
+		if _, told := why[c.Site]; !selected[c.Site] && !told {
+			w := v.wishes[c.Site]
+			why[c.Site] = membership.Fault{Reason: v1alpha1.ReasonWaitingForEnergy, Message: w.Message}
+		}
+	}
+	v.selected = selected
+	r.Selection.Set(v.key, selected, why)
+}
+
+// willing says whether energy and the site's own spec would have it now.
+func (v *federation) willing(s *v1alpha1.Site) bool {
+	w := v.wishes[s.Name]
+	return w.Known && w.Admit && s.DeletionTimestamp.IsZero() && s.Status.Phase != v1alpha1.SiteBlocked
+}
+
+// isIn says whether a site has, or is getting, its place.
+func isIn(s *v1alpha1.Site) bool {
+	switch s.Status.Phase {
+	case v1alpha1.SiteProvisioning, v1alpha1.SiteJoining, v1alpha1.SiteActive, v1alpha1.SiteLost:
+		return true
+	}
+	return false
+}
+
+// retryAt is when a site that failed is asked again; zero: it may be asked.
+func retryAt(s *v1alpha1.Site) (t time.Time) {
+	if p := s.Status.Provisioning; p != nil && p.RetryAt != nil {
+		t = p.RetryAt.Time
+	}
+	return t
+}
