@@ -59,6 +59,7 @@ func (e *errand) state(now time.Time, busy bool) State {
 			Asked:   e.taken,
 			Idle:    e.wish == v1alpha1.WishRelease && e.outcome == provisioning.Done,
 			Failed:  e.outcome == provisioning.Failed,
+			Done:    e.outcome == provisioning.Done,
 			Fault:   e.fault,
 		},
 		PollURL: e.poll,

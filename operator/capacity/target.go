@@ -75,6 +75,9 @@ func read(ctx context.Context, c client.Client, s *v1alpha1.Site) (*target, *mem
 		t.held = int32At(t.object, "status", "replicas")
 		return t, nil, t.readPaused(ctx, c, s)
 	}
+	if _, sized, _ := unstructured.NestedFieldNoCopy(t.object.Object, "spec", "replicas"); gv.Group == groupKarpenter && !sized {
+		return t, nil, nil // its scale cannot be read, and it is not ours
+	}
 	sub := &unstructured.Unstructured{}
 	sub.SetGroupVersionKind(schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"})
 	if err := c.SubResource("scale").Get(ctx, t.object, sub); err != nil {
@@ -219,6 +222,9 @@ func named(err error, s *v1alpha1.Site, v verb) *membership.Fault {
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		return &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf(
 			"%s has no scale subresource: name an object that has one in capacity.scaleTargetRef", targetName(s))}
+	case apierrors.IsInternalError(err) && v == verbGetScale && strings.Contains(err.Error(), "replicas field"):
+		return &membership.Fault{Reason: v1alpha1.ReasonScaleFailed, Message: fmt.Sprintf(
+			"%s has no number of replicas yet: set one for the site to move", targetName(s))}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotAcceptable(err):
 	default:
 		return nil

@@ -1,0 +1,556 @@
+package capacity
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/testenv"
+)
+
+func pointer[T any](v T) *T { return &v }
+
+var installTargets sync.Once
+
+// rig moves one target of one site, and counts requests.
+type rig struct {
+	*testing.T
+	admin client.Client
+	// c is what the keeper gets; requests are those of it but for discovery.
+	c        client.Client
+	mu       sync.Mutex
+	requests []string
+	keeper   *Keeper
+	site     *v1alpha1.Site
+	target   *unstructured.Unstructured
+}
+
+func newRig(t *testing.T, target *unstructured.Unstructured) *rig {
+	e := testenv.Shared(t)
+	installTargets.Do(func() {
+		if _, err := envtest.InstallCRDs(e.Config, envtest.CRDInstallOptions{Paths: []string{"testdata/targets.yaml"}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r := &rig{T: t, admin: e.Client, target: target}
+	config := rest.CopyConfig(e.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, r} })
+	var err error
+	if r.c, err = client.New(config, client.Options{Scheme: testenv.Scheme()}); err != nil {
+		t.Fatal(err)
+	}
+	ns := e.Namespace(t)
+	if target.GetKind() != "NodePool" {
+		target.SetNamespace(ns)
+	}
+	if err := r.admin.Create(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.admin.Delete(context.Background(), target) })
+	r.keeper = New(Options{Local: r.c})
+	r.site = &v1alpha1.Site{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "quebec"},
+		Spec: v1alpha1.SiteSpec{Capacity: v1alpha1.CapacitySpec{Mode: v1alpha1.CapacityScale, ActiveReplicas: 2,
+			ScaleTargetRef: &v1alpha1.ScaleTargetReference{APIVersion: target.GetAPIVersion(), Kind: target.GetKind(), Name: target.GetName()}}},
+	}
+	return r
+}
+
+type counted struct {
+	next http.RoundTripper
+	r    *rig
+}
+
+func (c counted) RoundTrip(req *http.Request) (*http.Response, error) {
+	if p := req.URL.Path; strings.Count(p, "/") > 4 {
+		c.r.mu.Lock()
+		c.r.requests = append(c.r.requests, req.Method+" "+p[strings.LastIndex(p[:strings.LastIndex(p, "/")], "/"):])
+		c.r.mu.Unlock()
+	}
+	return c.next.RoundTrip(req)
+}
+
+func object(apiVersion, kind, name string, replicas any) *unstructured.Unstructured {
+	spec := map[string]any{}
+	if replicas != nil {
+		spec["replicas"] = replicas
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	u.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+	u.SetName(name)
+	return u
+}
+
+func machines(replicas int64) *unstructured.Unstructured {
+	u := object("cluster.x-k8s.io/v1beta2", "MachineDeployment", "quebec-a100", replicas)
+	_ = unstructured.SetNestedField(u.Object, "quebec", "spec", "clusterName")
+	return u
+}
+
+func nodePool(name string, replicas any) *unstructured.Unstructured {
+	return object("karpenter.sh/v1", "NodePool", name, replicas)
+}
+
+func deployment(replicas int64) *unstructured.Unstructured {
+	u := object("apps/v1", "Deployment", "holder", replicas)
+	u.Object["spec"].(map[string]any)["selector"] = map[string]any{"matchLabels": map[string]any{"a": "b"}}
+	u.Object["spec"].(map[string]any)["template"] = map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"a": "b"}},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}}
+	return u
+}
+
+// wish writes what membership keeps in the status.
+func (r *rig) wish(w v1alpha1.ProvisioningWish, taken bool) {
+	p := &v1alpha1.ProvisioningStatus{Wish: w, Since: metav1.Now(), Key: "k"}
+	if taken {
+		p.AskedAt = pointer(metav1.Now())
+	}
+	r.site.Status.Provisioning = p
+}
+
+func (r *rig) do(state State, err error) State {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+	return state
+}
+
+func (r *rig) look() State { r.Helper(); return r.do(r.keeper.Look(r.Context(), r.c, r.site)) }
+
+func (r *rig) ask(provision bool) State {
+	r.Helper()
+	return r.do(r.keeper.Ask(r.Context(), r.c, r.site, provision))
+}
+
+// moved asks for a wish as the site's controller does: what is to be remembered
+// is, and then it is asked again.
+func (r *rig) moved(w v1alpha1.ProvisioningWish) State {
+	r.Helper()
+	r.wish(w, false)
+	s := r.ask(w == v1alpha1.WishProvision)
+	if s.AdoptedReplicas != nil && r.site.Status.AdoptedReplicas == nil {
+		r.site.Status.AdoptedReplicas = s.AdoptedReplicas
+		s = r.ask(w == v1alpha1.WishProvision)
+	}
+	return s
+}
+
+func (r *rig) replicas() int64 {
+	r.Helper()
+	r.refresh()
+	n, _, _ := unstructured.NestedInt64(r.target.Object, "spec", "replicas")
+	return n
+}
+
+func (r *rig) refresh() {
+	r.Helper()
+	if err := r.admin.Get(r.Context(), client.ObjectKeyFromObject(r.target), r.target); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// edit changes the target as somebody else.
+func (r *rig) edit(by string, change func(u *unstructured.Unstructured)) {
+	r.Helper()
+	r.refresh()
+	change(r.target)
+	if err := r.admin.Update(r.Context(), r.target, client.FieldOwner(by)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) set(by string, n int64) {
+	r.Helper()
+	r.edit(by, func(u *unstructured.Unstructured) { _ = unstructured.SetNestedField(u.Object, n, "spec", "replicas") })
+}
+
+// observe is what the target's controller says.
+func (r *rig) observe(held int64, generation int64) {
+	r.Helper()
+	r.refresh()
+	status := map[string]any{"replicas": held, "nodes": held}
+	if generation > 0 {
+		status["observedGeneration"] = generation
+	}
+	if r.target.GetKind() == "Deployment" {
+		d := &appsv1.Deployment{}
+		if err := r.admin.Get(r.Context(), client.ObjectKeyFromObject(r.target), d); err != nil {
+			r.Fatal(err)
+		}
+		d.Status.Replicas, d.Status.ObservedGeneration = int32(held), generation
+		if err := r.admin.Status().Update(r.Context(), d); err != nil {
+			r.Fatal(err)
+		}
+		return
+	}
+	r.target.Object["status"] = status
+	if err := r.admin.Status().Update(r.Context(), r.target); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) generation() int64 { r.refresh(); return r.target.GetGeneration() }
+
+func (r *rig) faults(s State, reason v1alpha1.Reason, says ...string) {
+	r.Helper()
+	if s.Fault == nil || s.Fault.Reason != reason {
+		r.Fatalf("fault is %v, want %s", s.Fault, reason)
+	}
+	for _, word := range says {
+		if !strings.Contains(s.Fault.Message, word) {
+			r.Errorf("message %q does not say %q", s.Fault.Message, word)
+		}
+	}
+}
+
+func TestATargetIsMovedUpAndDownThroughItsScale(t *testing.T) {
+	for name, target := range map[string]func() *unstructured.Unstructured{
+		"deployment":             func() *unstructured.Unstructured { return deployment(0) },
+		"machine deployment":     func() *unstructured.Unstructured { return machines(0) },
+		"cluster-scoped, static": func() *unstructured.Unstructured { return nodePool("moved", int64(0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, target())
+			r.observe(0, 1)
+			if s := r.look(); !s.Managed || !s.Idle || s.Asked || s.Fault != nil {
+				t.Fatalf("before any wish: %+v", s)
+			}
+			if s := r.moved(v1alpha1.WishProvision); !s.Asked || s.Idle || s.Fault != nil || s.Recheck == 0 {
+				t.Fatalf("after the move up: %+v", s)
+			}
+			if n := r.replicas(); n != 2 {
+				t.Fatalf("%d replicas, want 2", n)
+			}
+			if a := r.site.Status.AdoptedReplicas; a == nil || *a != 0 {
+				t.Fatalf("adopted %v, want 0", a)
+			}
+			if s := r.look(); !s.Asked || s.Idle {
+				t.Fatalf("while it comes: %+v", s)
+			}
+			r.observe(2, r.generation())
+
+			if s := r.moved(v1alpha1.WishRelease); !s.Asked || s.Idle {
+				t.Fatalf("after the move down: %+v", s)
+			}
+			if n := r.replicas(); n != 0 {
+				t.Fatalf("%d replicas, want 0", n)
+			}
+			if s := r.look(); !s.Asked || s.Idle || s.Recheck == 0 {
+				t.Fatalf("two are still held: %+v", s)
+			}
+			r.observe(0, r.generation())
+			if s := r.look(); !s.Asked || !s.Idle || s.Recheck != 0 {
+				t.Fatalf("all given back: %+v", s)
+			}
+		})
+	}
+}
+
+func TestAStaleStatusOfTheTargetSettlesNothing(t *testing.T) {
+	r := newRig(t, machines(0))
+	r.observe(0, 1)
+	r.moved(v1alpha1.WishProvision)
+	// The wish is withdrawn before the target's controller has seen the first move:
+	// its 0 replicas are of before.
+	if s := r.moved(v1alpha1.WishRelease); s.Idle {
+		t.Fatalf("right after the move: %+v", s)
+	}
+	if s := r.look(); s.Idle {
+		t.Fatalf("idle by a status of generation 1: %+v", s)
+	}
+	r.observe(0, r.generation())
+	if s := r.look(); !s.Idle {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestLookTakesAtMostTwoReadsAndAnUnchangedAskNoWrite(t *testing.T) {
+	for name, target := range map[string]*unstructured.Unstructured{
+		"deployment": deployment(0), "machine deployment": machines(0), "node pool": nodePool("counted", int64(0)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, target)
+			r.look()
+			r.moved(v1alpha1.WishProvision)
+			for range 3 {
+				r.requests = nil
+				r.look()
+				if len(r.requests) > 2 || strings.Contains(strings.Join(r.requests, " "), "PUT") {
+					t.Fatalf("Look sent %q", r.requests)
+				}
+				r.requests = nil
+				r.ask(true)
+				if len(r.requests) > 2 || strings.Contains(strings.Join(r.requests, " "), "PUT") {
+					t.Fatalf("Ask sent %q though all is as wished", r.requests)
+				}
+			}
+		})
+	}
+}
+
+func TestNothingIsMovedBeforeTheAdoptedReplicasAreKept(t *testing.T) {
+	r := newRig(t, deployment(1))
+	r.wish(v1alpha1.WishProvision, false)
+	for range 2 { // a crash in between changes nothing
+		s := r.ask(true)
+		if s.Asked || s.AdoptedReplicas == nil || *s.AdoptedReplicas != 1 || s.Recheck == 0 {
+			t.Fatalf("%+v", s)
+		}
+		if n := r.replicas(); n != 1 {
+			t.Fatalf("moved to %d", n)
+		}
+	}
+	r.site.Status.AdoptedReplicas = pointer(int32(1))
+	if s := r.ask(true); !s.Asked || r.replicas() != 2 {
+		t.Fatalf("%+v with %d replicas", s, r.replicas())
+	}
+}
+
+func TestADeletedSitePutsBackWhatItFound(t *testing.T) {
+	r := newRig(t, deployment(3))
+	r.observe(3, 1)
+	r.site.Spec.Capacity.ActiveReplicas, r.site.Spec.Capacity.IdleReplicas = 5, 1
+	r.moved(v1alpha1.WishProvision)
+	r.moved(v1alpha1.WishRelease)
+	if n := r.replicas(); n != 1 {
+		t.Fatalf("%d replicas, want 1", n)
+	}
+	r.site.DeletionTimestamp = pointer(metav1.Now())
+	r.observe(1, r.generation())
+	if s := r.look(); s.Idle {
+		t.Fatalf("idle before it is put back: %+v", s)
+	}
+	r.ask(false)
+	if n := r.replicas(); n != 3 {
+		t.Fatalf("%d replicas, want 3", n)
+	}
+	r.observe(3, r.generation())
+	if s := r.look(); !s.Idle || !s.Asked {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestADeletedSiteLeavesATargetThatIsNoLongerItsOwn(t *testing.T) {
+	r := newRig(t, machines(1))
+	r.moved(v1alpha1.WishProvision)
+	r.set("kubectl", 4)
+	r.site.DeletionTimestamp = pointer(metav1.Now())
+	if s := r.ask(false); !s.Idle || r.replicas() != 4 {
+		t.Errorf("%+v with %d replicas", s, r.replicas())
+	}
+
+	never := newRig(t, machines(1))
+	never.site.DeletionTimestamp = pointer(metav1.Now())
+	never.wish(v1alpha1.WishRelease, false)
+	if s := never.ask(false); !s.Idle || never.replicas() != 1 {
+		t.Errorf("never moved: %+v with %d replicas", s, never.replicas())
+	}
+}
+
+func TestSomeoneElsesMoveIsNotFoughtForOneWish(t *testing.T) {
+	r := newRig(t, machines(0))
+	r.moved(v1alpha1.WishProvision)
+	r.wish(v1alpha1.WishProvision, true)
+	r.set("argocd-controller", 1)
+	s := r.ask(true)
+	r.faults(s, v1alpha1.ReasonReplicasChanged, "argocd-controller", "asked for 2", "to 1")
+	if s.Asked || r.replicas() != 1 {
+		t.Fatalf("%+v with %d replicas", s, r.replicas())
+	}
+	r.wish(v1alpha1.WishRelease, true)
+	r.set("argocd-controller", 6)
+	if s := r.ask(false); !s.Idle || s.Fault != nil || r.replicas() != 6 {
+		t.Fatalf("what others hold after the release is theirs: %+v with %d replicas", s, r.replicas())
+	}
+	// The next wish is a new one.
+	r.set("argocd-controller", 1)
+	if s := r.moved(v1alpha1.WishProvision); !s.Asked || r.replicas() != 2 {
+		t.Fatalf("%+v with %d replicas", s, r.replicas())
+	}
+	// More than wished is left.
+	r.set("kubectl", 3)
+	if s := r.ask(true); !s.Asked || s.Fault != nil || r.replicas() != 3 {
+		t.Fatalf("%+v with %d replicas", s, r.replicas())
+	}
+	// More active replicas in the spec are our own change.
+	r.set(v1alpha1.FieldOwner, 2)
+	r.wish(v1alpha1.WishProvision, true)
+	r.site.Spec.Capacity.ActiveReplicas = 4
+	if s := r.ask(true); !s.Asked || r.replicas() != 4 {
+		t.Fatalf("%+v with %d replicas", s, r.replicas())
+	}
+}
+
+// racer lets another writer in before each write to the scale.
+type racer struct {
+	client.Client
+	before func()
+}
+
+func (c racer) SubResource(name string) client.SubResourceClient {
+	c.before()
+	return c.Client.SubResource(name)
+}
+
+func TestAWriteInBetweenIsSeenBeforeTheTargetIsMoved(t *testing.T) {
+	r := newRig(t, machines(0))
+	r.site.Status.AdoptedReplicas = pointer(int32(0))
+	r.wish(v1alpha1.WishProvision, false)
+	writes := 0
+	c := racer{r.c, func() {
+		if writes++; writes == 1 {
+			r.set("kubectl", 5)
+		}
+	}}
+	s := r.do(r.keeper.Ask(t.Context(), c, r.site, true))
+	if !s.Asked || r.replicas() != 5 || writes != 1 {
+		t.Errorf("%+v with %d replicas after %d writes: the 5 of another must not become 2", s, r.replicas(), writes)
+	}
+
+	// One who writes without end gives an error, so that the site comes again.
+	n := int64(0)
+	r.set("kubectl", 0)
+	endless := racer{r.c, func() {
+		n++
+		r.edit("kubectl", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"n": strings.Repeat("x", int(n))}) })
+	}}
+	if _, err := r.keeper.Ask(t.Context(), endless, r.site, true); err == nil || n != races || !strings.Contains(err.Error(), "MachineDeployment quebec-a100") {
+		t.Errorf("after %d tries: %v", n, err)
+	}
+}
+
+func TestATargetThatIsNotOursToMoveIsRefusedByName(t *testing.T) {
+	annotated := func(name, value string) func(*rig) {
+		return func(r *rig) {
+			r.edit("kubectl", func(u *unstructured.Unstructured) {
+				a := maps.Clone(u.GetAnnotations())
+				if a == nil {
+					a = map[string]string{}
+				}
+				a[name] = value
+				u.SetAnnotations(a)
+			})
+		}
+	}
+	pausedCluster := func(r *rig) {
+		cluster := object("cluster.x-k8s.io/v1beta2", "Cluster", "quebec", nil)
+		cluster.SetNamespace(r.site.Namespace)
+		cluster.Object["spec"] = map[string]any{"paused": true}
+		if err := r.admin.Create(r.Context(), cluster); err != nil {
+			r.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		target  *unstructured.Unstructured
+		prepare func(*rig)
+		reason  v1alpha1.Reason
+		says    []string
+	}{
+		"paused":             {machines(0), annotated(annotationPaused, ""), v1alpha1.ReasonCapacityPaused, []string{annotationPaused, "take it off"}},
+		"paused deployment":  {deployment(0), annotated(annotationPaused, "true"), v1alpha1.ReasonCapacityPaused, nil},
+		"paused cluster":     {machines(0), pausedCluster, v1alpha1.ReasonCapacityPaused, []string{"Cluster quebec", "spec.paused"}},
+		"autoscaler minimum": {machines(0), annotated(annotationAutoscaleMin, "0"), v1alpha1.ReasonCapacityOwnedByAutoscaler, []string{annotationAutoscaleMin}},
+		"autoscaler maximum": {machines(0), annotated(annotationAutoscaleMax, "9"), v1alpha1.ReasonCapacityOwnedByAutoscaler, []string{annotationAutoscaleMax}},
+		"managed by another": {machines(0), annotated(annotationManagedBy, "external"), v1alpha1.ReasonCapacityOwnedByAutoscaler, []string{"external"}},
+		"dynamic node pool":  {nodePool("dynamic", nil), func(*rig) {}, v1alpha1.ReasonCapacityOwnedByAutoscaler, []string{"static NodePool"}},
+		"no number at all":   {object("example.test/v1", "Pool", "pool", nil), func(*rig) {}, v1alpha1.ReasonScaleFailed, []string{"Pool pool has no number of replicas"}},
+		"no such object":     {machines(0), func(r *rig) { r.site.Spec.Capacity.ScaleTargetRef.Name = "other" }, v1alpha1.ReasonScaleTargetNotFound, []string{"MachineDeployment other does not exist"}},
+		"no such kind":       {machines(0), func(r *rig) { r.site.Spec.Capacity.ScaleTargetRef.Kind = "Machines" }, v1alpha1.ReasonScaleTargetNotFound, []string{"kind Machines of cluster.x-k8s.io/v1beta2", "CRDs"}},
+		"no such version":    {machines(0), func(r *rig) { r.site.Spec.Capacity.ScaleTargetRef.APIVersion = "cluster.x-k8s.io/v9" }, v1alpha1.ReasonScaleTargetNotFound, []string{"v9"}},
+		"no such group":      {machines(0), func(r *rig) { r.site.Spec.Capacity.ScaleTargetRef.APIVersion = "example.dev/v1" }, v1alpha1.ReasonScaleTargetNotFound, []string{"example.dev/v1"}},
+		"no group at all":    {machines(0), func(r *rig) { r.site.Spec.Capacity.ScaleTargetRef.APIVersion = "a/b/c" }, v1alpha1.ReasonInvalidSpec, []string{"group/version"}},
+		"nothing to scale": {object("v1", "ConfigMap", "thing", nil), func(r *rig) {
+		}, v1alpha1.ReasonInvalidSpec, []string{"ConfigMap thing has no scale subresource"}},
+		"cluster API without scale": {object("cluster.x-k8s.io/v1beta2", "Cluster", "quebec", int64(0)), func(*rig) {}, v1alpha1.ReasonInvalidSpec, []string{"no scale subresource"}},
+		"refused by its schema":     {nodePool("small", int64(0)), func(r *rig) { r.site.Spec.Capacity.ActiveReplicas = 51 }, v1alpha1.ReasonScaleFailed, []string{"50"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tc.target)
+			tc.prepare(r)
+			r.site.Status.AdoptedReplicas = pointer(int32(0))
+			r.wish(v1alpha1.WishProvision, false)
+			before := r.replicas()
+			s := r.ask(true)
+			r.faults(s, tc.reason, tc.says...)
+			if s.Asked || !s.Managed || s.Recheck == 0 {
+				t.Errorf("%+v", s)
+			}
+			if n := r.replicas(); n != before {
+				t.Errorf("moved to %d all the same", n)
+			}
+		})
+	}
+}
+
+func TestAPauseOfATargetThatIsAsWishedIsNoFault(t *testing.T) {
+	r := newRig(t, machines(2))
+	r.edit("kubectl", func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{annotationPaused: ""}) })
+	r.wish(v1alpha1.WishProvision, false)
+	if s := r.ask(true); !s.Asked || s.Fault != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestMissingRightsAreNamedWithTheWayOut(t *testing.T) {
+	r := newRig(t, machines(0))
+	e := testenv.Shared(t)
+	config := rest.CopyConfig(e.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
+	nobody, err := client.New(config, client.Options{Scheme: testenv.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wish(v1alpha1.WishProvision, false)
+	s := r.do(r.keeper.Look(t.Context(), nobody, r.site))
+	r.faults(s, v1alpha1.ReasonScaleForbidden, "may not get MachineDeployment quebec-a100", "capacity.scaleTargets", `group "cluster.x-k8s.io"`, "get and update on its /scale")
+}
+
+func TestATargetInTheManagementClusterNeedsNoOther(t *testing.T) {
+	r := newRig(t, machines(0))
+	r.site.Spec.Cluster = &v1alpha1.ClusterSpec{}
+	if !r.keeper.NeedsCluster(r.site) {
+		t.Error("by default the target is where the nodes are")
+	}
+	r.wish(v1alpha1.WishRelease, true)
+	if s := r.do(r.keeper.Look(t.Context(), nil, r.site)); !s.Managed || !s.Asked || s.Idle || s.Fault != nil {
+		t.Errorf("while its cluster is gone: %+v", s)
+	}
+	if s := r.do(r.keeper.Ask(t.Context(), nil, r.site, true)); !s.Managed || s.Idle {
+		t.Errorf("while its cluster is gone: %+v", s)
+	}
+	r.site.Spec.Capacity.ScaleTargetRef.Cluster = v1alpha1.ScaleInManagementCluster
+	if r.keeper.NeedsCluster(r.site) {
+		t.Error("it needs the operator's own cluster only")
+	}
+	r.site.Status.AdoptedReplicas = pointer(int32(0))
+	r.wish(v1alpha1.WishProvision, false)
+	if s := r.do(r.keeper.Ask(t.Context(), nil, r.site, true)); !s.Asked || r.replicas() != 2 {
+		t.Errorf("%+v with %d replicas", s, r.replicas())
+	}
+}
+
+func TestNodesThatStayHaveNothingToAsk(t *testing.T) {
+	k := New(Options{})
+	for _, mode := range []v1alpha1.CapacityMode{"", v1alpha1.CapacityNone, v1alpha1.CapacityNodeLabel} {
+		s := &v1alpha1.Site{Spec: v1alpha1.SiteSpec{Capacity: v1alpha1.CapacitySpec{Mode: mode}}}
+		state, err := k.Look(t.Context(), nil, s)
+		again, askErr := k.Ask(t.Context(), nil, s, true)
+		if err != nil || askErr != nil || state.Managed || !state.Asked || !state.Idle || again != state {
+			t.Errorf("%q: %+v %+v %v %v", mode, state, again, err, askErr)
+		}
+	}
+}
