@@ -38,14 +38,17 @@ type accountant struct {
 	path  string
 	clock signals.Clock
 	power map[string]ledger.Power
+	grids map[string]ledger.Grid
 	log   *slog.Logger
 	// speed is signals' seconds per real second.
 	speed float64
 	// virtual: the clock goes on from the books at the next start.
 	virtual bool
 
-	mu      sync.Mutex
-	ledger  *ledger.Ledger
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+	// means of the marginal intensity by site, at all hours since begun.
+	means   map[string]ledger.Mean
 	seen    engine.Activities
 	begun   time.Time
 	last    time.Time
@@ -59,6 +62,7 @@ type books struct {
 	Begun    time.Time                 `json:"begun"`
 	Accounts map[string]ledger.Account `json:"accounts"`
 	Rounds   []ledger.Entry            `json:"rounds,omitempty"`
+	Means    map[string]ledger.Mean    `json:"means,omitempty"`
 }
 
 func readBooks(dataDir string) (books, error) {
@@ -80,8 +84,9 @@ func readBooks(dataDir string) (books, error) {
 func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map[string]ledger.Grid, power map[string]ledger.Power, old books, log *slog.Logger) (*accountant, error) {
 	a := &accountant{
 		path: filepath.Join(dataDir, "accounting.json"), clock: clock, speed: speed, power: power, log: log,
-		ledger: ledger.New(grids), last: clock.Now(),
+		grids: grids, ledger: ledger.New(grids), last: clock.Now(), means: map[string]ledger.Mean{},
 	}
+	maps.Copy(a.means, old.Means)
 	a.begun = a.last
 	if !old.Begun.IsZero() {
 		a.begun = old.Begun
@@ -139,6 +144,11 @@ func (a *accountant) add(now engine.Activities) {
 	a.last = to
 	if a.virtual {
 		a.unsaved = true // the clock itself goes on from the books
+	}
+	for site, g := range a.grids {
+		if g.Marginal != nil {
+			a.means[site] = a.means[site].Over(g.Marginal, from, to)
+		}
 	}
 	for _, act := range now.Sites {
 		p := a.power[act.Site]
@@ -240,6 +250,25 @@ func (a *accountant) spent() (grams, kWh float64) {
 	return grams, kWh
 }
 
+// baselines are what the energy drawn so far would have emitted by site, in grams
+// by the marginal ledger, had all of it been drawn there at all hours alike: at
+// the site's mean intensity so far. Sites of which nothing is known are left out.
+func (a *accountant) baselines() map[string]float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var kWh float64
+	for _, acc := range a.ledger.Snapshot() {
+		kWh += acc.KWh()
+	}
+	out := map[string]float64{}
+	for site, m := range a.means {
+		if grams, ok := m.GramsPerKWh(); ok {
+			out[site] = kWh * grams
+		}
+	}
+	return out
+}
+
 // entries is the ledger as manifests and status carry it.
 func (a *accountant) entries() map[string]checkpoint.LedgerEntry {
 	a.mu.Lock()
@@ -261,7 +290,7 @@ func (a *accountant) keep() {
 		return
 	}
 	a.unsaved = false
-	b := books{Now: a.last, Begun: a.begun, Accounts: a.ledger.Snapshot(), Rounds: a.ledger.Rounds()}
+	b := books{Now: a.last, Begun: a.begun, Accounts: a.ledger.Snapshot(), Rounds: a.ledger.Rounds(), Means: maps.Clone(a.means)}
 	a.mu.Unlock()
 	err := tensor.WriteFileAtomic(a.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(b) })
 	if err != nil {

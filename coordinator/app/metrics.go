@@ -17,21 +17,24 @@ type collector struct {
 	// socket is what the gRPC sockets have received and sent, closed ones too: a
 	// counter must not fall when a member goes.
 	socket func() (in, out uint64)
+	// baselines in grams by site; the federation's energy at all hours alike.
+	baselines func() map[string]float64
 
-	phase, committed, void, samples, parameters, bytes, loss, agreement              *prometheus.Desc
-	sitePhase, members, training, siteSamples, siteRounds, energy, emissions, signal *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, agreement                        *prometheus.Desc
+	sitePhase, members, training, siteSamples, siteRounds, energy, emissions, signal, baseline *prometheus.Desc
 }
 
 // scrapeTimeout bounds the wait for a busy engine.
 const scrapeTimeout = 2 * time.Second
 
-func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error), socket func() (in, out uint64)) *collector {
+func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error), socket func() (in, out uint64), baselines func() map[string]float64) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("girassol_"+name, help, labels, prometheus.Labels{"federation": federation})
 	}
 	return &collector{
 		status:      status,
 		socket:      socket,
+		baselines:   baselines,
 		phase:       desc("federation_phase", "1 for the phase the federation is in.", "phase", "reason"),
 		committed:   desc("rounds_committed_total", "Rounds whose merge was committed."),
 		void:        desc("rounds_void_total", "Rounds that ended without effect."),
@@ -47,6 +50,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
 		energy:      desc("energy_joules_total", "Energy by the site's counter or stated power model.", "site", "source"),
 		emissions:   desc("emissions_grams_total", "CO2 by ledger; the two are never added.", "site", "accounting"),
+		baseline:    desc("baseline_emissions_grams", "CO2 by the marginal ledger that the federation's energy so far would have emitted at the site's mean intensity so far.", "site"),
 		signal:      desc("site_signal_value", "Reading behind the present energy decision.", "site", "kind", "unit"),
 	}
 }
@@ -82,6 +86,9 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	if st.Agreement != nil {
 		gauge(c.agreement, st.GetAgreement())
+	}
+	for site, grams := range c.baselines() {
+		gauge(c.baseline, grams, site)
 	}
 	for _, s := range st.GetSites() {
 		c.site(s, gauge, count)

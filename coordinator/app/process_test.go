@@ -185,7 +185,7 @@ func TestCollectorTakesOddValuesAndForgetsSitesThatAreGone(t *testing.T) {
 	st := &coordinatorv1.FederationStatus{}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newCollector("lm", func(context.Context) (*coordinatorv1.FederationStatus, error) { return st, nil },
-		func() (uint64, uint64) { return 0, 0 }))
+		func() (uint64, uint64) { return 0, 0 }, func() map[string]float64 { return nil }))
 	count := func() int {
 		t.Helper()
 		families, err := registry.Gather()
