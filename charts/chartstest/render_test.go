@@ -33,9 +33,9 @@ images:
 imagePullSecrets: [{name: registry}]
 capacity:
   scaleTargets:
-    - {group: cluster.x-k8s.io, resource: machinedeployments, reads: [clusters]}
+    - {group: cluster.x-k8s.io, resource: machinedeployments}
     - {group: karpenter.sh, resource: nodepools, clusterScoped: true}
-provisioning: {enabled: true}
+provisioning: {enabled: true, url: "https://girassol.example/provisioning"}
 scaler: {tls: {secretName: scaler-tls, clientCertificates: true}}
 traces: {day.csv: "time,CA-QC\n2026-01-01T00:00:00Z,20\n"}
 metrics:

@@ -60,8 +60,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $rules := list -}}
 {{- range (index . 0).Values.capacity.scaleTargets -}}
 {{- if eq (.clusterScoped | default false) (index $ 1) -}}
-{{- $rules = append $rules (dict "apiGroups" (list .group) "resources" (concat (list .resource) (.reads | default list)) "verbs" (list "get")) -}}
-{{- $rules = append $rules (dict "apiGroups" (list .group) "resources" (list (printf "%s/scale" .resource)) "verbs" (list "get" "patch" "update")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list .group) "resources" (list .resource) "verbs" (list "get")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list .group) "resources" (list (printf "%s/scale" .resource)) "verbs" (list "get" "update")) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml (dict "rules" $rules) -}}
