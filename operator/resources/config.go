@@ -9,6 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/signals/ledger"
 )
 
 // coordinatorConfig is the coordinator's own YAML: the Federation and its Sites
@@ -16,6 +18,10 @@ import (
 // state) is not in it, so that changing it restarts nobody, and neither is what
 // only Kubernetes knows. A site without an object is a name: nothing admits it.
 func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, error) {
+	// What the coordinator would refuse must not reach it: it would not start again.
+	if _, err := algorithm.FromSpec(f.Spec.Algorithm); err != nil {
+		return "", invalid("spec.algorithm", "%v", err)
+	}
 	known := map[string]v1alpha1.Site{}
 	for _, s := range sites {
 		known[s.Name] = s
@@ -31,8 +37,6 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 			Rounds:    f.Spec.Rounds,
 			Drain:     f.Spec.Drain,
 			Trainer:   f.Spec.Trainer,
-			// Signals come from the operator: no site needs one of its own here.
-			Energy: v1alpha1.EnergySpec{Policy: v1alpha1.EnergyIgnore},
 		},
 	}
 	var b strings.Builder
@@ -43,13 +47,22 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 		site := v1alpha1.Site{
 			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindSite},
 			ObjectMeta: metav1.ObjectMeta{Name: ref.Name},
-			Spec:       v1alpha1.SiteSpec{Power: known[ref.Name].Spec.Power},
+			Spec:       v1alpha1.SiteSpec{Power: power(known[ref.Name])},
 		}
 		if err := document(&b, site); err != nil {
 			return "", invalid("spec.sites", "site %s cannot be written as YAML: %v", ref.Name, err)
 		}
 	}
 	return b.String(), nil
+}
+
+// power of a site. A model that cannot be is the site's own fault, told where its
+// energy is decided; the others train on.
+func power(s v1alpha1.Site) v1alpha1.PowerSpec {
+	if _, err := ledger.PowerFromSpec(s.Spec.Power); err != nil {
+		return v1alpha1.PowerSpec{}
+	}
+	return s.Spec.Power
 }
 
 func document(b *strings.Builder, o any) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -129,6 +130,9 @@ func coordinator(f *v1alpha1.Federation, configHash string, images Images) *apps
 		WithSpec(appsv1ac.StatefulSetSpec().
 			WithReplicas(1). // two could not commit anyway: the commit log fences
 			WithServiceName(CoordinatorName(f.Name)).
+			// Ordered, a coordinator that cannot start (a wrong image) would stand in the
+			// way of the one that can.
+			WithPodManagementPolicy(appsv1.ParallelPodManagement).
 			WithSelector(metav1ac.LabelSelector().WithMatchLabels(selector(f.Name, ComponentCoordinator))).
 			WithTemplate(corev1ac.PodTemplateSpec().
 				WithLabels(labels).

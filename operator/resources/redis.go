@@ -26,7 +26,8 @@ func redis(f *v1alpha1.Federation, image string) []runtime.ApplyConfiguration {
 		WithTerminationGracePeriodSeconds(10).
 		WithAffinity(awayFromTraining()).
 		WithContainers(restrictedContainer("redis", image).
-			WithArgs("--port", strconv.Itoa(redisPort), "--save", "", "--appendonly", "no", "--dir", "/tmp").
+			// Its NetworkPolicy says who may come; the coordinator bounds its streams.
+			WithArgs("--port", strconv.Itoa(redisPort), "--protected-mode", "no", "--save", "", "--appendonly", "no", "--dir", "/tmp").
 			WithPorts(port("redis", redisPort)).
 			WithResources(corev1ac.ResourceRequirements().
 				WithRequests(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("64Mi")}).

@@ -20,7 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.status.endpoint`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name must have at most 40 characters: names of what belongs to the federation are made from it; choose a shorter one",fieldPath=".metadata"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must have at most 40 characters, lower-case letters, digits and '-', and begin with a letter: names of what belongs to the federation, its Service's too, are made from it",fieldPath=".metadata"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.modelVersion) || (has(self.spec.model) ? has(oldSelf.spec.model) && self.spec.model == oldSelf.spec.model : !has(oldSelf.spec.model))",message="the model cannot change once training has started; make a new Federation for another model",fieldPath=".spec.model",reason=FieldValueForbidden
 type Federation struct {
 	metav1.TypeMeta   `json:",inline"`
