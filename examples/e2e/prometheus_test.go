@@ -18,7 +18,7 @@ func TestNoPanelIsEmptyForTheDemo(t *testing.T) {
 	address := freeAddr(t)
 	prometheus := promtest.Start(t, address)
 	began := time.Now()
-	cmd := exec.Command(binary, "--plain", "--rounds", "12", "--out", filepath.Join(t.TempDir(), "demo"), "--metrics-listen", address)
+	cmd := exec.Command(binary, "--plain", "--speed", "1080", "--out", filepath.Join(t.TempDir(), "demo"), "--metrics-listen", address)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=2")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
