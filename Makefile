@@ -13,6 +13,9 @@ LONG_BUBBLES := ./signals/director ./coordinator/app/simulate
 # Generators and linter live in modules of their own: go.mod stays the product's.
 BUF      := $(GO) tool -modfile=../internal/tools/go.mod buf
 LINT     := $(GO) tool -modfile=internal/tools/lint/go.mod golangci-lint
+CRDGEN   := $(GO) tool -modfile=internal/tools/controllergen/go.mod controller-gen
+# Tests that need dependencies which the product must not have.
+MODULES  := charts/chartstest internal/tools/grafana internal/tools/keda internal/tools/images
 DEMO     ?=
 
 .PHONY: help
@@ -24,30 +27,48 @@ check-go:
 	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go 1.26 or newer (https://go.dev/dl)"; exit 1; }
 
 .PHONY: build
-build: check-go ## Build coordinator, agent, girassol and quickstart into bin/
+build: check-go ## Build coordinator, agent, operator, girassol and quickstart into bin/
 	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/ ./coordinator/cmd/coordinator ./coordinator/cmd/girassol ./siteagent/cmd/agent ./examples/quickstart
+	$(GO) build -o $(BIN)/ ./coordinator/cmd/coordinator ./coordinator/cmd/girassol ./siteagent/cmd/agent ./operator/cmd/operator ./examples/quickstart
+
+.PHONY: images
+images: check-go ## Build OCI images of the static binaries into bin/images, without a container daemon
+	cd internal/tools/images && $(GO) run . -out ../../../$(BIN)/images
 
 .PHONY: demo
 demo: build ## Train one model over three sites on this machine (about 2 minutes); flags: make demo DEMO="--sites 4"
 	$(BIN)/quickstart $(DEMO)
 
 .PHONY: test
-test: check-go redis ## Everything CI runs: format, vet, tests with the race detector, short fuzzing
+test: check-go services ## Format, vet, tests with the race detector, short fuzzing; with `make testenv` before, on a real Kubernetes control plane too
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "not gofmt-clean:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
-	$(GO) test -race -timeout 25m ./...
+	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /examples/kubernetes/churn)
 	$(GO) test $(LONG_BUBBLES)
 	$(MAKE) --no-print-directory fuzz
 
-.PHONY: redis
-redis: # Some tests start a real Redis; Debian's package is enough. Without one they are skipped and say so.
-	@command -v redis-server >/dev/null || { \
+.PHONY: testenv
+testenv: check-go ## Build etcd, the Kubernetes control plane and KWOK for tests into .cache/testenv (about 15 minutes once)
+	operator/testenv/tools/build.sh
+
+.PHONY: test-kubernetes
+test-kubernetes: testenv services ## A day of a federation on a real control plane with real processes (minutes)
+	$(GO) test -timeout 30m -v ./examples/kubernetes/churn
+
+.PHONY: test-modules
+test-modules: check-go ## Tests against Helm, KEDA, Grafana's schema and OCI images, each in a module of its own
+	@for m in $(MODULES); do echo "== $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -count=1 -timeout 20m ./...); done
+
+.PHONY: services
+services: # Some tests start a real Redis or Prometheus; Debian's packages are enough. Without one they are skipped and say so.
+	@for s in redis-server prometheus; do \
+	  command -v $$s >/dev/null && continue; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } </dev/null >/dev/null \
-	      || [ -z "$${CI:-}" ] || { echo "make: redis-server could not be installed, and CI runs all tests"; exit 1; }; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$s; } </dev/null >/dev/null \
+	      || [ -z "$${CI:-}" ] || { echo "make: $$s could not be installed, and CI runs all tests"; exit 1; }; \
 	  fi; \
-	  command -v redis-server >/dev/null || echo "make: no redis-server: tests against a real Redis are skipped (install the package redis-server)"; }
+	  command -v $$s >/dev/null || echo "make: no $$s: tests against a real one are skipped (install the package $$s)"; \
+	done
 
 .PHONY: fuzz
 fuzz: check-go ## Run every fuzz target for FUZZTIME (5000x: so many inputs; or a time such as 1m)
@@ -64,12 +85,15 @@ bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5
 	$(GO) run ./examples/bench memory
 
 .PHONY: generate
-generate: check-go ## Regenerate the Go code of api/**/*.proto (the first run builds buf: minutes)
+generate: check-go ## Regenerate the Go code of api/**/*.proto, deep copies, CRDs and the operator's role (the first run builds buf: minutes)
 	cd api && $(BUF) lint && $(BUF) generate
+	$(CRDGEN) object paths=./api/federation/v1alpha1
+	$(CRDGEN) crd paths=./api/federation/v1alpha1 output:crd:dir=charts/girassol/files/crds
+	$(CRDGEN) rbac:roleName=girassol-operator paths=./operator/... output:rbac:dir=charts/girassol/files/rbac
 
 .PHONY: lint
 lint: check-go generate ## golangci-lint, and generated code that is fresh (the first run builds the linter: minutes)
-	@git diff --exit-code --stat -- 'api/*.pb.go' || { echo "api: generated code was stale; commit what make generate made"; exit 1; }
+	@git diff --exit-code --stat -- 'api/*.pb.go' 'api/**/zz_generated*.go' charts/girassol/files || { echo "generated files were stale; commit what make generate made"; exit 1; }
 	$(LINT) run ./...
 
 .PHONY: clean

@@ -1,3 +1,5 @@
+// controller-gen, in a module of its own, so that the product's go.mod stays free
+// of its dependency tree.
 module girassol.dev/internal/tools/controllergen
 
 go 1.26.0
