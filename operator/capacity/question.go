@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -27,7 +28,6 @@ import (
 )
 
 const (
-	// answerTimeout bounds one question from the first packet to the last byte.
 	answerTimeout = 10 * time.Second
 	// maxAnswer in bytes; longer ones are not read.
 	maxAnswer = 64 << 10
@@ -181,14 +181,14 @@ func words(raw []byte) string {
 
 // plain takes the URL out of an error, and the noise out of a timeout.
 func plain(err error) string {
-	if os := (*url.Error)(nil); errors.As(err, &os) {
-		if os.Timeout() {
-			return fmt.Sprintf("it took longer than %s", answerTimeout)
-		}
-		err = os.Err
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return "it did not answer in time"
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("it took longer than %s", answerTimeout)
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) { // without ports, which change
+		return op.Op + ": " + clip(op.Err.Error())
 	}
 	return clip(err.Error())
 }

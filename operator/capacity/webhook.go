@@ -26,6 +26,8 @@ type webhook struct {
 	now      func() time.Time
 	log      *slog.Logger
 	changed  chan event.GenericEvent
+	// timeout of one question from the first packet to the last byte.
+	timeout time.Duration
 
 	mu      sync.Mutex
 	sites   map[types.NamespacedName]*errands
@@ -51,12 +53,12 @@ func newWebhook(o Options) *webhook {
 		callback: o.Callback,
 		client: &http.Client{
 			Transport:     o.Transport,
-			Timeout:       answerTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		now:     o.Now,
 		log:     o.Log,
 		changed: make(chan event.GenericEvent, 1024),
+		timeout: answerTimeout,
 		sites:   map[types.NamespacedName]*errands{},
 	}
 	h.life, h.end = context.WithCancel(context.Background())
@@ -135,7 +137,7 @@ func (h *webhook) attend(s *v1alpha1.Site, tell bool) State {
 
 // send puts a question on its way; the lock is held.
 func (h *webhook) send(key types.NamespacedName, site *errands, e *errand, s *v1alpha1.Site) {
-	ctx, cancel := context.WithTimeout(h.life, answerTimeout)
+	ctx, cancel := context.WithTimeout(h.life, h.timeout)
 	site.cancel = cancel
 	q := h.question(s, e)
 	pause := pollDefault
