@@ -4,20 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
-	"os"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -213,15 +215,19 @@ type rig struct {
 	desk      *playedCoordinator
 	journal   *journal
 	events    *recorder
+	registry  *prometheus.Registry
 	metrics   *Metrics
 	selection *Selection
 	clusters  SiteClusters
 	// federations and their sites, for turnWorld.
 	sites map[string]string // site -> federation
+	// targets are the kinds of the sites' scale targets.
+	targets map[string]schema.GroupVersionKind
 	// boots says which sites' machines come; noGPUs those that come without.
 	boots, noGPUs map[string]bool
-	// client is what operators use; wrapped to count or to kill.
-	client client.Client
+	// life of the present operator; the next ones have so many writes.
+	life   *life
+	writes int
 	r      *SiteReconciler
 }
 
@@ -230,9 +236,10 @@ func newRig(t *testing.T) *rig {
 	g := &rig{
 		t: t, e: e, namespace: e.Namespace(t), now: time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC),
 		energy: &playedEnergy{admit: map[string]bool{}, faults: map[string]*membership.Fault{}, value: 20}, journal: &journal{},
-		events: &recorder{}, metrics: NewMetrics(nil), selection: &Selection{},
-		sites: map[string]string{}, boots: map[string]bool{}, noGPUs: map[string]bool{}, client: e.Client,
+		events: &recorder{}, registry: prometheus.NewRegistry(), selection: &Selection{},
+		sites: map[string]string{}, boots: map[string]bool{}, targets: map[string]schema.GroupVersionKind{}, noGPUs: map[string]bool{}, writes: -1,
 	}
+	g.metrics = NewMetrics(g.registry)
 	g.desk = &playedCoordinator{log: g.journal, sites: map[string]*coordinatorv1.SiteStatus{}, working: map[string]bool{}}
 	g.restart()
 	t.Cleanup(g.cleanNodes)
@@ -241,21 +248,27 @@ func newRig(t *testing.T) *rig {
 
 // restart is a new operator, which knows nothing but what the API server has.
 func (g *rig) restart() {
+	g.t.Helper()
+	direct, err := client.NewWithWatch(g.e.Config, client.Options{Scheme: g.e.Client.Scheme(), Mapper: g.e.Client.RESTMapper()})
+	g.must(err)
+	g.life = newLife(g.writes)
+	g.operate(recording(direct, g.journal, g.life))
+}
+
+// operate makes a reconciler with this client.
+func (g *rig) operate(c client.Client) {
 	clusters := g.clusters
 	if clusters == nil {
-		clusters = localCluster{g.client}
+		clusters = localCluster{c}
 	}
+	now := func() time.Time { return g.now }
 	g.r = &SiteReconciler{
-		Client: g.client, Reader: g.client, Applier: &apply.Applier{Client: g.client, Reader: g.client},
+		Client: c, Reader: c, Applier: &apply.Applier{Client: c, Reader: c},
 		Energy: g.energy, Coordinators: g.desk, Clusters: clusters,
-		Capacity:  capacity.New(capacity.Options{Local: g.client, Now: func() time.Time { return g.now }}),
+		Capacity:  capacity.New(capacity.Options{Local: c, Now: now, Transport: http.DefaultTransport}),
 		Selection: g.selection, Wishes: &Fan{}, ClusterChanges: &Fan{}, CapacityChanges: &Fan{}, Answers: &Fan{},
 		Images: resources.Images{Agent: "agent:1", Coordinator: "coordinator:1", Redis: "redis:1"},
-		Now:    func() time.Time { return g.now }, Events: g.events, Metrics: g.metrics,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	}
-	if os.Getenv("SITE_LOG") != "" {
-		g.r.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		Now:    now, Events: g.events, Metrics: g.metrics, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -291,7 +304,7 @@ func (g *rig) nodeSelector(site string) map[string]string {
 // scaled is a site whose capacity is a Deployment's scale.
 func (g *rig) scaled(name string, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
 	g.t.Helper()
-	zero, none := int32(0), int32(0)
+	zero := int32(0)
 	g.create(&appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "machines-" + name},
 		Spec: appsv1.DeploymentSpec{
@@ -302,14 +315,28 @@ func (g *rig) scaled(name string, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
 			},
 		},
 	})
-	s := g.labelled(name, append([]func(*v1alpha1.Site){func(s *v1alpha1.Site) {
-		s.Spec.Capacity = v1alpha1.CapacitySpec{
-			Mode: v1alpha1.CapacityScale, ActiveReplicas: 2, SettleSeconds: &none,
-			ScaleTargetRef: &v1alpha1.ScaleTargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "machines-" + name},
-		}
+	return g.scaling(name, appsv1.SchemeGroupVersion.WithKind("Deployment"), edit...)
+}
+
+// machines is a site whose capacity is a MachineDeployment's scale.
+func (g *rig) machines(name string, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
+	g.t.Helper()
+	g.e.MachineDeployments(g.t)
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(0), "clusterName": "north"}}}
+	o.SetGroupVersionKind(testenv.MachineDeploymentKind)
+	o.SetNamespace(g.namespace)
+	o.SetName("machines-" + name)
+	g.create(o)
+	return g.scaling(name, testenv.MachineDeploymentKind, edit...)
+}
+
+func (g *rig) scaling(name string, kind schema.GroupVersionKind, edit ...func(*v1alpha1.Site)) *v1alpha1.Site {
+	g.t.Helper()
+	g.boots[name], g.targets[name] = true, kind
+	return g.labelled(name, append([]func(*v1alpha1.Site){func(s *v1alpha1.Site) {
+		s.Spec.Capacity.Mode, s.Spec.Capacity.ActiveReplicas = v1alpha1.CapacityScale, 2
+		s.Spec.Capacity.ScaleTargetRef = &v1alpha1.ScaleTargetReference{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: "machines-" + name}
 	}}, edit...)...)
-	g.boots[name] = true
-	return s
 }
 
 // labelled is a site whose nodes stay.
@@ -386,9 +413,11 @@ func (g *rig) turnWorld() {
 	g.t.Helper()
 	ctx := context.Background()
 	for site, federation := range g.sites {
-		d := &appsv1.Deployment{}
-		if err := g.e.Client.Get(ctx, types.NamespacedName{Namespace: g.namespace, Name: "machines-" + site}, d); err == nil {
-			g.turnMachines(site, d)
+		if kind, ok := g.targets[site]; ok {
+			o := &unstructured.Unstructured{}
+			o.SetGroupVersionKind(kind)
+			g.must(g.e.Client.Get(ctx, types.NamespacedName{Namespace: g.namespace, Name: "machines-" + site}, o))
+			g.turnMachines(site, o)
 		}
 		var members []string
 		for _, n := range g.nodes(site) {
@@ -400,11 +429,12 @@ func (g *rig) turnWorld() {
 	}
 }
 
-func (g *rig) turnMachines(site string, d *appsv1.Deployment) {
+func (g *rig) turnMachines(site string, o *unstructured.Unstructured) {
 	g.t.Helper()
 	ctx := context.Background()
 	has := g.nodes(site)
-	want := int(*d.Spec.Replicas)
+	wanted, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+	want := int(wanted)
 	if !g.boots[site] {
 		want = 0
 	}
@@ -414,9 +444,12 @@ func (g *rig) turnMachines(site string, d *appsv1.Deployment) {
 	for i := want; i < len(has); i++ {
 		g.must(g.e.Client.Delete(ctx, &has[i]))
 	}
-	if d.Status.ObservedGeneration != d.Generation || int(d.Status.Replicas) != want {
-		d.Status.ObservedGeneration, d.Status.Replicas = d.Generation, int32(want)
-		g.must(g.e.Client.Status().Update(ctx, d))
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	replicas, _, _ := unstructured.NestedInt64(o.Object, "status", "replicas")
+	if observed != o.GetGeneration() || int(replicas) != want {
+		g.must(unstructured.SetNestedField(o.Object, o.GetGeneration(), "status", "observedGeneration"))
+		g.must(unstructured.SetNestedField(o.Object, int64(want), "status", "replicas"))
+		g.must(g.e.Client.Status().Update(ctx, o))
 	}
 }
 
@@ -464,7 +497,9 @@ func (g *rig) until(what string, done func() bool) {
 	for range 100 {
 		g.turnWorld()
 		g.choose()
-		if err := g.reconcile(); err != nil {
+		if err := g.reconcile(); g.life.over() {
+			g.restart()
+		} else if err != nil {
 			g.t.Fatal(err)
 		}
 		if done() {
@@ -483,6 +518,12 @@ func (g *rig) until(what string, done func() bool) {
 func (g *rig) phase(site string, p v1alpha1.SitePhase) {
 	g.t.Helper()
 	g.until(site+" "+string(p), func() bool { return g.site(site).Status.Phase == p })
+}
+
+func (g *rig) admitted(site string) bool {
+	g.desk.mu.Lock()
+	defer g.desk.mu.Unlock()
+	return g.desk.site(g.sites[site], site).Membership == coordinatorv1.Membership_MEMBERSHIP_ADMIT
 }
 
 // recorder keeps events.
@@ -509,4 +550,13 @@ func conditionOf(s *v1alpha1.Site, kind string) metav1.Condition {
 		}
 	}
 	return metav1.Condition{}
+}
+
+func (g *rig) gone(site string) bool {
+	g.t.Helper()
+	err := g.e.Client.Get(context.Background(), types.NamespacedName{Namespace: g.namespace, Name: site}, &v1alpha1.Site{})
+	if client.IgnoreNotFound(err) != nil {
+		g.t.Fatal(err)
+	}
+	return err != nil
 }
