@@ -8,10 +8,16 @@
 package energy
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/http"
+	"maps"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +28,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/operator/membership"
 	"girassol.dev/signals"
+	"girassol.dev/signals/fetch"
 )
 
 // Options of an Engine.
@@ -37,13 +44,30 @@ type Options struct {
 	Log   *slog.Logger
 	// Registerer of the metrics; may be nil.
 	Registerer prometheus.Registerer
+	// SaveEvery is the least time between two writes of a federation's memory that
+	// nobody waits for. Default 5 s.
+	SaveEvery time.Duration
+	// RefreshEvery is how often Secrets are read again. Default 3 min.
+	RefreshEvery time.Duration
 }
 
 // Engine runs the directors of all federations. Its methods may be called
 // concurrently, and before Start.
 type Engine struct {
 	options Options
-	changed chan event.GenericEvent
+	clock   signals.Clock
+	speed   float64 // of the clock
+	log     *slog.Logger
+	fetch   *fetch.Client
+	changes *changes
+	writer  string // names this engine in what it writes
+	kick    chan struct{}
+
+	mu          sync.Mutex
+	federations map[types.NamespacedName]*federation
+	base        context.Context // of the directors; nil before Start
+	lose        func(error)
+	ended       bool
 }
 
 // Fault is an error of a spec: repeating the same does not help.
@@ -57,47 +81,211 @@ func New(o Options) (*Engine, error) {
 	if o.Client == nil || o.Reader == nil {
 		return nil, errors.New("energy: the engine needs a client and a reader")
 	}
-	return &Engine{options: o, changed: make(chan event.GenericEvent)}, nil
+	if o.Clock == nil {
+		o.Clock = signals.Real{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.SaveEvery, o.RefreshEvery = cmp.Or(o.SaveEvery, 5*time.Second), cmp.Or(o.RefreshEvery, 3*time.Minute)
+	e := &Engine{
+		options: o, clock: o.Clock, speed: 1, log: o.Log, changes: newChanges(), writer: rand.Text(), kick: make(chan struct{}, 1),
+		federations: map[types.NamespacedName]*federation{},
+	}
+	if v, ok := o.Clock.(interface{ Speed() float64 }); ok {
+		e.speed = v.Speed()
+	}
+	var err error
+	if e.fetch, err = fetch.New(fetch.Config{Clock: o.Clock, Log: o.Log, Registerer: o.Registerer}); err != nil {
+		return nil, fmt.Errorf("energy: %w", err)
+	}
+	return e, nil
 }
 
+var errEnded = errors.New("energy: the engine has ended: another operator decides")
+
 // Ensure lets a federation's director run as its spec and those of its sites say;
-// sites are those that it has. A *Fault says that the federation's spec cannot be
-// acted on, any other error that it could not be tried. A fault of one site is in
-// SiteFault and stops no other.
+// sites are those that it has. A *Fault says that something of the federation's
+// spec or its senders' Secrets cannot be acted on, any other error that it could
+// not be tried. A fault of one site is in SiteFault and stops no other. In an
+// unchanged world it asks nothing of the API server.
 func (e *Engine) Ensure(ctx context.Context, f *v1alpha1.Federation, sites []v1alpha1.Site) error {
-	return nil
+	object := f.DeepCopy()
+	copied := make([]v1alpha1.Site, len(sites))
+	for i := range sites {
+		copied[i] = *sites[i].DeepCopy()
+	}
+	key := client.ObjectKeyFromObject(f)
+	fed, old, err := e.take(key, f.UID)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		old.end(false)
+	}
+	return fed.ensure(ctx, object, copied)
+}
+
+// take finds a federation or makes it; old is one of the same name that is gone.
+func (e *Engine) take(key types.NamespacedName, uid types.UID) (fed, old *federation, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return nil, nil, errEnded
+	}
+	fed = e.federations[key]
+	if fed != nil && fed.uid != uid {
+		fed, old = nil, fed
+	}
+	if fed == nil {
+		fed = newFederation(e, key, uid)
+		e.federations[key] = fed
+	}
+	return fed, old, nil
 }
 
 // Forget ends a federation's director; its memory goes with its ConfigMaps.
-func (e *Engine) Forget(key types.NamespacedName) {}
+func (e *Engine) Forget(key types.NamespacedName) {
+	e.mu.Lock()
+	fed := e.federations[key]
+	delete(e.federations, key)
+	e.mu.Unlock()
+	if fed != nil {
+		fed.end(false)
+	}
+}
+
+func (e *Engine) federation(key types.NamespacedName) *federation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.federations[key]
+}
+
+func (e *Engine) all() []*federation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Values(e.federations))
+}
 
 // SiteFault is why a site's signal cannot be used; nil if it can.
-func (e *Engine) SiteFault(key types.NamespacedName, site string) *membership.Fault { return nil }
+func (e *Engine) SiteFault(key types.NamespacedName, site string) *membership.Fault {
+	if fed := e.federation(key); fed != nil {
+		return fed.fault(site)
+	}
+	return nil
+}
 
 // Wish is what energy says of a site, and the signal to be told with it. The
-// signal is never nil and the same until Changed says otherwise.
+// signal is never nil, is not to be changed, and stays the same until Changed says
+// otherwise.
 func (e *Engine) Wish(key types.NamespacedName, site string) (membership.Energy, *coordinatorv1.Signal) {
-	return membership.Energy{}, &coordinatorv1.Signal{}
+	if fed := e.federation(key); fed != nil {
+		if w, ok := fed.wish(site); ok {
+			return w.energy, w.signal
+		}
+	}
+	w := unknown("nothing was decided yet")
+	return w.energy, w.signal
 }
 
 // SetUnavailable names the sites that cannot be had for now, because their
 // capacity failed: the planner passes over them.
-func (e *Engine) SetUnavailable(key types.NamespacedName, sites map[string]bool) {}
+func (e *Engine) SetUnavailable(key types.NamespacedName, sites map[string]bool) {
+	if fed := e.federation(key); fed != nil {
+		fed.setUnavailable(sites)
+	}
+}
 
 // Observe takes what the coordinator says: speeds, rounds and ledgers.
-func (e *Engine) Observe(key types.NamespacedName, s *coordinatorv1.FederationStatus) {}
+func (e *Engine) Observe(key types.NamespacedName, s *coordinatorv1.FederationStatus) {
+	if fed := e.federation(key); fed != nil && s != nil {
+		fed.observe(s)
+	}
+}
 
-// Changed gives the Sites (namespace and name only) whose wish or signal changed.
-func (e *Engine) Changed() <-chan event.GenericEvent { return e.changed }
+// Changed gives the Sites (namespace and name only) whose wish, signal or fault
+// changed; one that changes often while nobody listens comes once.
+func (e *Engine) Changed() <-chan event.GenericEvent { return e.changes.out }
 
-// Handler serves POST /v1/signals/{namespace}/{federation} and
-// GET /v1/explain/{namespace}/{federation}/{site}.
-func (e *Engine) Handler() http.Handler { return http.NewServeMux() }
+// running is the context of the directors; nil before Start.
+func (e *Engine) running() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.base
+}
 
-// Start runs the directors until ctx ends; it is a manager.Runnable.
+// hurry lets Start look at once at what is due.
+func (e *Engine) hurry() {
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
+}
+
+// tick is how often it is looked whether a federation is due.
+const tick = 5 * time.Second
+
+// Start runs the directors until ctx ends, or another engine takes over, which is
+// an error; it is a manager.Runnable. It ends when what they remember is written.
 func (e *Engine) Start(ctx context.Context) error {
-	<-ctx.Done()
+	running, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	e.mu.Lock()
+	e.base, e.lose = running, lose
+	e.mu.Unlock()
+	var side sync.WaitGroup
+	side.Go(func() { e.changes.run(running) })
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for running.Err() == nil {
+		e.refresh(running)
+		select {
+		case <-ticker.C:
+		case <-e.kick:
+		case <-running.Done():
+		}
+	}
+	e.mu.Lock()
+	e.ended = true
+	e.mu.Unlock()
+	var ending sync.WaitGroup
+	for _, fed := range e.all() {
+		ending.Go(func() { fed.end(true) })
+	}
+	ending.Wait()
+	side.Wait()
+	e.fetch.Close()
+	if cause := context.Cause(running); errors.Is(cause, errSuperseded) {
+		return fmt.Errorf("energy: %w", cause)
+	}
 	return nil
+}
+
+// refreshTimeout bounds a look at one federation.
+const refreshTimeout = 30 * time.Second
+
+// refresh looks at federations that are due, all at a time: a slow one holds up
+// no other for long.
+func (e *Engine) refresh(ctx context.Context) {
+	var looks sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for _, fed := range e.all() {
+		if !fed.due() {
+			continue
+		}
+		slots <- struct{}{}
+		looks.Go(func() {
+			defer func() { <-slots }()
+			look, cancel := context.WithTimeout(ctx, refreshTimeout)
+			defer cancel()
+			err := fed.refresh(look)
+			var fault *Fault
+			if err != nil && !errors.As(err, &fault) && ctx.Err() == nil {
+				fed.log.Warn("signals could not be looked at, the next attempt follows", "error", err)
+			}
+		})
+	}
+	looks.Wait()
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: two engines would
