@@ -28,6 +28,7 @@ type Federation struct {
 
 	Spec FederationSpec `json:"spec"`
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status FederationStatus `json:"status,omitzero"`
 }
 

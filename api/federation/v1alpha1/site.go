@@ -29,6 +29,7 @@ type Site struct {
 	// +optional
 	Spec SiteSpec `json:"spec,omitzero"`
 	// +optional
+	// +kubebuilder:default={"observedGeneration":-1}
 	Status SiteStatus `json:"status,omitzero"`
 }
 

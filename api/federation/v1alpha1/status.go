@@ -5,7 +5,9 @@ import (
 )
 
 // FederationStatus is what the operator saw. What changes faster than rounds is
-// in metrics.
+// in metrics. It begins with an
+// observedGeneration that no spec has, so that who waits for the object (kstatus)
+// does not take it for done before the operator saw it.
 type FederationStatus struct {
 	// ObservedGeneration is the generation that was acted on in full.
 	// +optional
@@ -118,7 +120,9 @@ type ProvisioningStatus struct {
 	SettledAt *metav1.Time `json:"settledAt,omitempty"`
 }
 
-// SiteStatus is what the operator saw of a site.
+// SiteStatus is what the operator saw of a site. It begins with an
+// observedGeneration that no spec has, so that who waits for the object (kstatus)
+// does not take it for done before the operator saw it.
 type SiteStatus struct {
 	// ObservedGeneration is the generation that was acted on in full.
 	// +optional
