@@ -29,10 +29,10 @@ const syncTimeout = time.Minute
 
 // connection to a cluster that has answered. A nil connection may be closed.
 type connection struct {
-	client    client.Client
-	http      *http.Client
-	transport *http.Transport
-	health    string
+	client  client.Client
+	http    *http.Client
+	sockets *sockets
+	health  string
 	// end ends the cache; done is closed when all of it has ended.
 	end  context.CancelFunc
 	done chan struct{}
@@ -41,11 +41,12 @@ type connection struct {
 // connect asks a cluster whether it is well and lets its Nodes be read, and lists
 // and watches them. changed is called when one of them changes in what matters.
 func connect(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, timeout time.Duration, changed func()) (*connection, error) {
-	bounded, unbounded, transport, err := clients(config, timeout)
+	sockets := newSockets(timeout / 2)
+	bounded, unbounded, err := clients(config, timeout, sockets)
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{http: bounded, transport: transport, end: func() {}, done: make(chan struct{})}
+	c := &connection{http: bounded, sockets: sockets, end: func() {}, done: make(chan struct{})}
 	if err := c.open(ctx, config, scheme, unbounded, changed); err != nil {
 		c.close()
 		return nil, err
@@ -107,13 +108,13 @@ func (c *connection) open(ctx context.Context, config *rest.Config, scheme *runt
 }
 
 // clients give up after timeout, or never: for watches. They share a transport.
-func clients(config *rest.Config, timeout time.Duration) (bounded, unbounded *http.Client, transport *http.Transport, err error) {
+func clients(config *rest.Config, timeout time.Duration, sockets *sockets) (bounded, unbounded *http.Client, err error) {
 	tls, err := rest.TLSConfigFor(config)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	transport = &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: timeout / 2, KeepAlive: 15 * time.Second}).DialContext,
+	transport := &http.Transport{
+		DialContext:         sockets.dial,
 		TLSClientConfig:     tls,
 		TLSHandshakeTimeout: timeout / 2,
 		IdleConnTimeout:     90 * time.Second,
@@ -123,11 +124,11 @@ func clients(config *rest.Config, timeout time.Duration) (bounded, unbounded *ht
 	}
 	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: wrapped, Timeout: timeout, CheckRedirect: noRedirect},
-		&http.Client{Transport: wrapped, CheckRedirect: noRedirect}, transport, nil
+		&http.Client{Transport: wrapped, CheckRedirect: noRedirect}, nil
 }
 
 // probe asks for the cluster's health. Clusters behind a proxy may not serve
@@ -158,7 +159,7 @@ func (c *connection) close() {
 	}
 	c.end()
 	<-c.done
-	c.transport.CloseIdleConnections()
+	c.sockets.close()
 }
 
 // describe an error in words that stay the same while the matter does: ports and
