@@ -59,6 +59,7 @@ type API struct {
 	mux     *http.ServeMux
 	limiter flowcontrol.PassiveRateLimiter
 	heard   heard
+	alive   time.Duration
 
 	mu       sync.Mutex
 	watchers map[*watcher]bool
@@ -86,6 +87,7 @@ func New(o Options) *API {
 		limiter:  flowcontrol.NewTokenBucketPassiveRateLimiter(resultsPerSecond, resultsBurst),
 		watchers: map[*watcher]bool{},
 		closed:   make(chan struct{}),
+		alive:    aliveEvery,
 	}
 	a.mux.HandleFunc("GET /v1/provisioning", a.get)
 	a.mux.HandleFunc("POST /v1/provisioning/{namespace}/{site}/result", a.result)

@@ -92,10 +92,10 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, namespace string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	alive := time.NewTimer(aliveEvery)
+	alive := time.NewTimer(a.alive)
 	defer alive.Stop()
 	for a.write(w, events) {
-		alive.Reset(aliveEvery)
+		alive.Reset(a.alive)
 		select {
 		case <-reader.wake:
 			events = reader.take()
