@@ -204,16 +204,12 @@ func (p *pod) command(program string, c *corev1.Container, volumes map[string]st
 			return nil, nil, err
 		}
 	}
-	var mounts []mount
+	folders := mounts{}
 	for _, m := range c.VolumeMounts {
-		mounts = append(mounts, mount{m.MountPath, filepath.Join(volumes[m.Name], m.SubPath)})
+		folders[m.MountPath] = filepath.Join(volumes[m.Name], m.SubPath)
 	}
-	// The longest path first: a mount may lie within another.
-	slices.SortFunc(mounts, func(a, b mount) int { return len(b.path) - len(a.path) })
 	place := func(s string) string {
-		for _, m := range mounts {
-			s = m.replace(s)
-		}
+		s = folders.replace(s)
 		for name, address := range p.k.Hosts {
 			s = strings.ReplaceAll(s, name+":", address+":")
 		}

@@ -13,27 +13,37 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mount is a path in a container and the folder that stands for it.
-type mount struct{ path, folder string }
+// mounts are paths in a container and the folders that stand for them.
+type mounts map[string]string
 
-// replace puts the folder for every occurrence of the path as a whole.
-func (m mount) replace(s string) string {
+// replace puts folders for the paths, the longest that fits, where each stands as
+// a whole. What it put is not looked at again.
+func (m mounts) replace(s string) string {
 	var out strings.Builder
-	for {
-		i := strings.Index(s, m.path)
-		if i < 0 {
-			return out.String() + s
-		}
-		rest := s[i+len(m.path):]
-		out.WriteString(s[:i])
-		whole := (i == 0 || strings.ContainsRune("=:,", rune(s[i-1]))) && (rest == "" || strings.ContainsRune("/:,", rune(rest[0])))
+	for s != "" {
+		path := m.at(s)
+		whole := path != "" && (out.Len() == 0 || strings.ContainsRune("=:,", rune(out.String()[out.Len()-1])))
 		if whole {
-			out.WriteString(m.folder)
-		} else {
-			out.WriteString(m.path)
+			out.WriteString(m[path])
+			s = s[len(path):]
+			continue
 		}
-		s = rest
+		out.WriteByte(s[0])
+		s = s[1:]
 	}
+	return out.String()
+}
+
+// at is the longest path at the beginning of s.
+func (m mounts) at(s string) string {
+	best := ""
+	for path := range m {
+		rest, ok := strings.CutPrefix(s, path)
+		if ok && len(path) > len(best) && (rest == "" || strings.ContainsRune("/:,", rune(rest[0]))) {
+			best = path
+		}
+	}
+	return best
 }
 
 // mount makes the folders of the pod's volumes; it waits for Secrets and the like
