@@ -38,6 +38,9 @@ func (d *decider) show() {
 	case d.w.Coordinator.Reachable == Yes:
 		st.Members = int32(d.w.Coordinator.Members)
 	}
+	if st.Phase != v1alpha1.SiteDraining {
+		st.DrainDeadline = nil
+	}
 	st.Conditions = nil
 	d.showReady()
 	d.showEnergy()
@@ -123,17 +126,17 @@ func windowStatus(e Energy) metav1.ConditionStatus {
 }
 
 func energyFault(e Energy) Fault {
-	reason := v1alpha1.ReasonWaitingForEnergy
+	unset := Fault{v1alpha1.ReasonWaitingForEnergy, "waits for cleaner electricity"}
 	if e.Admit {
-		reason = v1alpha1.ReasonEnergyFavourable
+		unset = Fault{v1alpha1.ReasonEnergyFavourable, "its electricity is good enough"}
 	}
-	return Fault{cmp.Or(e.Reason, reason), e.Message}
+	return Fault{cmp.Or(e.Reason, unset.Reason), cmp.Or(e.Message, unset.Message)}
 }
 
 func (d *decider) showCapacity() {
 	yes, no, unknown := metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	show := func(s metav1.ConditionStatus, f Fault) { d.condition(v1alpha1.ConditionCapacityReady, s, f) }
-	fault := d.w.Capacity.Fault
+	fault := d.capacityFault()
 	if fault != nil && d.begins(v1alpha1.ConditionCapacityReady, fault.Reason) && d.st.Phase != v1alpha1.SiteFailed {
 		d.warn(fault.Reason, fault.Message)
 	}
@@ -151,10 +154,10 @@ func (d *decider) showCapacity() {
 	case !d.hasNodes():
 		show(unknown, Fault{v1alpha1.ReasonNoNodes, "spec.nodes is not set; agents are known by their sessions only"})
 	case d.enough():
-		show(yes, Fault{v1alpha1.ReasonCapacityReady, d.needs() + ", or more, are there"})
+		show(yes, Fault{v1alpha1.ReasonCapacityReady, "at least " + d.needs()})
 	case d.underWay():
 		show(no, Fault{v1alpha1.ReasonTooFewGPUs, "waits for " + d.needs()})
-	case d.st.Phase == v1alpha1.SiteDraining:
+	case d.st.Phase == v1alpha1.SiteDraining && d.managed():
 		show(no, Fault{v1alpha1.ReasonReleasing, "capacity is being given back"})
 	case d.w.Nodes.Nodes == 0:
 		show(no, Fault{v1alpha1.ReasonCapacityReleased, "nothing is wanted and no nodes are there"})

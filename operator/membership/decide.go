@@ -184,7 +184,9 @@ func (d *decider) admit() *Seat {
 		return nil
 	}
 	e := d.w.Energy
-	return &Seat{Admit: true, Reason: cmp.Or(e.Reason, v1alpha1.ReasonEnergyFavourable), Message: cmp.Or(e.Message, "its electricity is good enough")}
+	e.Admit = true
+	f := energyFault(e)
+	return &Seat{Admit: true, Reason: f.Reason, Message: f.Message}
 }
 
 // refuse the site at the coordinator from deadline on.

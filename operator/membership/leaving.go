@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -69,7 +70,7 @@ func (d *decider) draining() bool {
 		}
 	}
 	d.plan.enrol = EnrolOff
-	d.plan.seat = d.refuse(d.now, Fault{d.st.Reason, "the site has left"})
+	d.plan.seat = d.refuse(d.now, Fault{v1alpha1.ReasonDrained, "the site has left"})
 	if d.st.Reason != v1alpha1.ReasonReleasing && !d.vacated() && !d.passed(deadline.Add(linger)) {
 		d.plan.Fault = Fault{d.st.Reason, "waits for its agents to end, until " + clock(deadline.Add(linger))}
 		d.wakeAt(deadline.Add(linger))
@@ -78,7 +79,7 @@ func (d *decider) draining() bool {
 	d.st.Reason = v1alpha1.ReasonReleasing
 	if d.mayHold() && !d.handBack() {
 		d.plan.Fault = Fault{v1alpha1.ReasonReleasing, "waits for its capacity to be given back"}
-		if f := d.w.Capacity.Fault; f != nil && !d.fresh {
+		if f := d.capacityFault(); f != nil {
 			d.plan.Message += ": " + f.Message
 		} else if !d.nodesKnown() {
 			d.plan.Message += " in a cluster that cannot be reached"
@@ -88,7 +89,6 @@ func (d *decider) draining() bool {
 	if d.managed() {
 		d.event(v1alpha1.ReasonCapacityReleased, "its capacity is given back")
 	}
-	d.st.DrainDeadline = nil
 	return d.enter(v1alpha1.SiteIdle)
 }
 
@@ -111,7 +111,7 @@ func (d *decider) drains(deadline time.Time) bool {
 		return false
 	case d.passed(deadline):
 		d.st.Reason = v1alpha1.ReasonDrainTimeout
-		d.warn(v1alpha1.ReasonDrainTimeout, "had not left by "+clock(deadline)+"; its agents are ended")
+		d.warn(v1alpha1.ReasonDrainTimeout, "had not left by "+clock(deadline)+"; what it had in flight is lost")
 		return false
 	}
 	d.plan.Fault = Fault{d.st.Reason, "leaves; what is in flight may end until " + clock(deadline)}
@@ -123,7 +123,7 @@ func (d *decider) drains(deadline time.Time) bool {
 // failed: handed back; asked again when it has cooled off. GPUs that come late
 // change nothing.
 func (d *decider) failed() bool {
-	why := Fault{d.st.Reason, d.st.Message}
+	why := Fault{cmp.Or(d.st.Reason, v1alpha1.ReasonCoolingOff), cmp.Or(d.st.Message, "failed before and cools off")}
 	switch p := d.st.Provisioning; {
 	case d.deleting():
 		return d.withdraw(Fault{v1alpha1.ReasonDeleting, "the Site is being deleted"})
@@ -183,7 +183,7 @@ func (d *decider) release() {
 		return
 	}
 	end := d.w.Site.DeletionTimestamp.Add(seconds(d.w.Site.Spec.ReleaseTimeoutSeconds, defaultRelease))
-	untouched := d.st.Provisioning == nil && d.st.EnrolledNodes == 0
+	untouched := !d.nodesKnown() && d.st.Provisioning == nil && d.st.EnrolledNodes == 0
 	if d.st.Phase == v1alpha1.SiteIdle && !d.plan.held && (d.vacated() || untouched) {
 		d.released = true
 		return

@@ -93,8 +93,9 @@ type Agents struct {
 	Trouble inventory.Trouble
 }
 
-// Capacity is what its keeper says of the wish in Site.status.provisioning. While a
-// decision begins another wish, nothing of it is believed but Managed and Fault.
+// Capacity is what its keeper says of the wish in Site.status.provisioning. When a
+// decision begins another wish, only Managed and, unless Failed, Fault are
+// believed.
 type Capacity struct {
 	// Managed is false for modes None and NodeLabel: there is nothing to ask.
 	Managed bool

@@ -3,7 +3,9 @@ package membership
 import (
 	"cmp"
 	"fmt"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -21,8 +23,10 @@ func (d *decider) idle() bool {
 	d.plan.Fault, d.plan.volatile, d.plan.ready = why.Fault, why.Volatile, why.Ready
 	d.plan.seat = d.refuse(d.now.Add(d.grace()), why.Fault)
 	d.plan.enrol = EnrolOff
-	if d.mayHold() || d.managed() && d.w.Federation != nil && !d.deleting() {
-		d.plan.held = !d.handBack()
+	// Capacity that was never asked for is left alone until energy has spoken.
+	if d.mayHold() || d.managed() && d.w.Energy.Known && !d.deleting() {
+		begun := d.st.Provisioning != nil && d.st.Provisioning.Wish == v1alpha1.WishRelease
+		d.plan.held = !begun && !d.vacated() || !d.handBack()
 	}
 	if p := d.st.Provisioning; p != nil && p.RetryAt != nil {
 		d.wakeAt(p.RetryAt.Time)
@@ -32,7 +36,6 @@ func (d *decider) idle() bool {
 
 // come: the site is wanted.
 func (d *decider) come() bool {
-	d.st.DrainDeadline = nil
 	d.wish(v1alpha1.WishProvision).RetryAt = nil
 	if d.mode() == v1alpha1.CapacityNone {
 		return d.enter(v1alpha1.SiteJoining)
@@ -51,11 +54,10 @@ func (d *decider) provisioning() bool {
 	}
 	p := d.provision()
 	if d.w.Capacity.Failed && !d.fresh {
-		f := Fault{v1alpha1.ReasonProvisionerFailed, "the provisioner gave up"}
-		if d.w.Capacity.Fault != nil {
-			f = *d.w.Capacity.Fault
+		if f := d.capacityFault(); f != nil {
+			return d.fail(*f)
 		}
-		return d.fail(f)
+		return d.fail(Fault{v1alpha1.ReasonProvisionerFailed, "the provisioner gave up"})
 	}
 	settled, deadline := d.settling(p), d.deadlineOf(p)
 	if !settled.IsZero() && d.passed(settled) && d.answered(p) {
@@ -63,29 +65,33 @@ func (d *decider) provisioning() bool {
 		d.event(v1alpha1.ReasonCapacityReady, "GPUs are allocatable; agents come")
 		return d.enter(v1alpha1.SiteJoining)
 	}
-	waits := d.waitsFor(p)
+	waits := d.waitsFor(p, settled)
 	if d.passed(deadline) && (settled.IsZero() || !d.answered(p)) {
 		return d.fail(Fault{v1alpha1.ReasonCapacityDeadlineExceeded,
 			fmt.Sprintf("no allocatable GPUs by %s: %s", clock(deadline), waits.Message)})
 	}
 	d.plan.Fault = waits
-	d.plan.Message += "; the next site is asked at " + clock(deadline)
 	d.plan.seat = d.refuse(d.now.Add(d.grace()), Fault{v1alpha1.ReasonProvisioning, "its capacity is being provisioned"})
-	d.wakeAt(deadline, settled)
+	if waits.Reason == v1alpha1.ReasonSettling {
+		d.wakeAt(settled)
+		return false
+	}
+	d.plan.Message += "; the next site is asked at " + clock(deadline)
+	d.wakeAt(deadline)
 	return false
 }
 
 // waitsFor names what a site in Provisioning waits for.
-func (d *decider) waitsFor(p *v1alpha1.ProvisioningStatus) Fault {
+func (d *decider) waitsFor(p *v1alpha1.ProvisioningStatus, settled time.Time) Fault {
 	switch {
-	case d.w.Capacity.Fault != nil && !d.fresh:
-		return *d.w.Capacity.Fault
+	case !settled.IsZero() && d.answered(p):
+		return Fault{v1alpha1.ReasonSettling, fmt.Sprintf("GPUs are allocatable since %s and must stay so until %s", clock(p.SettledAt.Time), clock(settled))}
+	case d.capacityFault() != nil:
+		return *d.capacityFault()
 	case !d.nodesKnown():
 		return Fault{v1alpha1.ReasonClusterUnreachable, "waits for the cluster that has the nodes"}
 	case p.AskedAt == nil:
 		return Fault{v1alpha1.ReasonProvisioning, "waits for the capacity's keeper to take the wish"}
-	case p.SettledAt != nil:
-		return Fault{v1alpha1.ReasonSettling, "GPUs are allocatable since " + clock(p.SettledAt.Time) + " and must stay so for a while"}
 	case !d.hasNodes():
 		return Fault{v1alpha1.ReasonProvisioning, "waits for the provisioner, or for an agent's session"}
 	case d.w.Nodes.Nodes > 0:
@@ -97,7 +103,10 @@ func (d *decider) waitsFor(p *v1alpha1.ProvisioningStatus) Fault {
 }
 
 func (d *decider) needs() string {
-	if n := d.minGPUs(); n > 0 {
+	switch n := d.minGPUs(); {
+	case n == 1:
+		return "1 allocatable GPU"
+	case n > 1:
 		return fmt.Sprintf("%d allocatable GPUs", n)
 	}
 	return "a usable node (without GPUs: nodes.vendor CPU)"
@@ -113,6 +122,7 @@ func (d *decider) joining() bool {
 	}
 	p := d.provision()
 	p.State = v1alpha1.ProvisioningDone
+	d.hearAgain()
 	if d.connected() == Yes {
 		p.Failures, p.RetryAt, p.Reason, p.Message = 0, nil, "", ""
 		d.event(v1alpha1.ReasonSiteJoined, "the site takes part in Federation "+d.federation())
@@ -157,6 +167,15 @@ func (d *decider) coordinatorTrouble() Fault {
 		f = Fault{v1alpha1.ReasonCoordinatorStarting, "waits for the first answer of the coordinator"}
 	}
 	return f
+}
+
+// hearAgain gives agents their time anew when the coordinator answers again: they
+// have to connect again first.
+func (d *decider) hearAgain() {
+	was := meta.FindStatusCondition(d.old.Conditions, v1alpha1.ConditionAgentConnected)
+	if was != nil && was.Status == metav1.ConditionUnknown && d.connected() == No {
+		d.st.PhaseSince = d.stamp()
+	}
 }
 
 // active: the coordinator hears the site. Whether nodes are seen or GPUs dip does
@@ -204,6 +223,7 @@ func (d *decider) lost() bool {
 		d.event(v1alpha1.ReasonSiteJoined, "the site is heard again by Federation "+d.federation())
 		return d.enter(v1alpha1.SiteActive)
 	}
+	d.hearAgain()
 	deadline := d.since().Add(d.provisioningDeadline())
 	reason := v1alpha1.ReasonHeartbeatMissed
 	if t := d.w.Agents.Trouble; t.Reason != "" && t.Reason != v1alpha1.ReasonHealthy {

@@ -98,8 +98,7 @@ func energyAdmits(d *decider) *objection {
 	if !e.Known || e.Admit {
 		return nil
 	}
-	f := Fault{cmp.Or(e.Reason, v1alpha1.ReasonWaitingForEnergy), cmp.Or(e.Message, "waits for cleaner electricity")}
-	return &objection{Fault: f, Ready: metav1.ConditionTrue, Volatile: true}
+	return &objection{Fault: energyFault(e), Ready: metav1.ConditionTrue, Volatile: true}
 }
 
 // notCoolingOff keeps a site that failed away until its time has come.
@@ -117,9 +116,8 @@ func selected(d *decider) *objection {
 	if f.Selected {
 		return nil
 	}
-	o := &objection{Fault: f.NotSelected, Ready: metav1.ConditionTrue}
-	o.Reason = cmp.Or(o.Reason, v1alpha1.ReasonHigherPriority)
-	return o
+	return &objection{Fault: Fault{cmp.Or(f.NotSelected.Reason, v1alpha1.ReasonHigherPriority),
+		cmp.Or(f.NotSelected.Message, "the wanted places are filled by other sites")}, Ready: metav1.ConditionTrue}
 }
 
 // nodesStay objects when all nodes go: a driver upgrade, a drain of the machines.
@@ -127,7 +125,7 @@ func selected(d *decider) *objection {
 func nodesStay(d *decider) *objection {
 	waits := d.st.Phase == v1alpha1.SiteProvisioning || d.st.Phase != v1alpha1.SiteJoining && !d.underWay() && d.mode() != v1alpha1.CapacityNone
 	n := d.w.Nodes
-	if waits || !d.nodesKnown() || len(n.Withdraw) == 0 || len(n.Enrol) > 0 {
+	if waits || !d.hasNodes() || !d.nodesKnown() || len(n.Withdraw) == 0 || len(n.Enrol) > 0 {
 		return nil
 	}
 	return &objection{Fault: Fault{cmp.Or(n.Trouble.Reason, v1alpha1.ReasonNodeGoing),

@@ -132,7 +132,16 @@ func (d *decider) settling(p *v1alpha1.ProvisioningStatus) time.Time {
 // answered: what is allocatable is there for this wish, not left from before the
 // keeper took it. A keeper that cannot move it does not hide what is there.
 func (d *decider) answered(p *v1alpha1.ProvisioningStatus) bool {
-	return p.AskedAt != nil || d.w.Capacity.Fault != nil && !d.fresh
+	return p.AskedAt != nil || d.capacityFault() != nil
+}
+
+// capacityFault is why the keeper cannot move the capacity; a failure of the wish
+// before this one is none.
+func (d *decider) capacityFault() *Fault {
+	if d.fresh && d.w.Capacity.Failed {
+		return nil
+	}
+	return d.w.Capacity.Fault
 }
 
 // enough GPUs are allocatable for agents to come.
