@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,7 +106,7 @@ func (c *playedCoordinator) Status(key types.NamespacedName) (*coordinatorv1.Fed
 	out := &coordinatorv1.FederationStatus{Federation: key.Name, NowUnixMs: c.now}
 	for name, s := range c.sites {
 		if strings.HasPrefix(name, key.Name+"/") {
-			out.Sites = append(out.Sites, s)
+			out.Sites = append(out.Sites, proto.CloneOf(s))
 		}
 	}
 	return out, membership.Yes, ""
