@@ -516,7 +516,7 @@ func TestMissingRightsAreNamedWithTheWayOut(t *testing.T) {
 	}
 	r.wish(v1alpha1.WishProvision, false)
 	s := r.do(r.keeper.Look(t.Context(), nobody, r.site))
-	r.faults(s, v1alpha1.ReasonScaleForbidden, "may not get MachineDeployment quebec-a100", "capacity.scaleTargets", `group "cluster.x-k8s.io"`, "get and update on its /scale")
+	r.faults(s, v1alpha1.ReasonScaleForbidden, "may not get MachineDeployment quebec-a100", `{group: "cluster.x-k8s.io", resource: machinedeployments}`, "capacity.scaleTargets", "get and update on machinedeployments/scale")
 }
 
 func TestATargetInTheManagementClusterNeedsNoOther(t *testing.T) {

@@ -212,10 +212,10 @@ func named(err error, s *v1alpha1.Site, v verb) *membership.Fault {
 			"the cluster does not serve kind %s of %s: install its CRDs or correct capacity.scaleTargetRef", ref.Kind, ref.APIVersion)}
 	case apierrors.IsForbidden(err) && quota(err):
 	case apierrors.IsForbidden(err):
-		group, _ := schema.ParseGroupVersion(ref.APIVersion)
+		group, resource := forbidden(err)
 		return &membership.Fault{Reason: v1alpha1.ReasonScaleForbidden, Message: fmt.Sprintf(
-			"may not %s: add kind %s of group %q to the chart's value capacity.scaleTargets, or give the operator a Role with the verb get on the resource and get and update on its /scale (%s)",
-			[...]string{"get " + targetName(s), "get the scale of " + targetName(s), "scale " + targetName(s)}[v], ref.Kind, group.Group, clip(err.Error()))}
+			"may not %s: add {group: %q, resource: %s} to the chart's value capacity.scaleTargets, or in another cluster give the kubeconfig's user the verb get on %[3]s and get and update on %[3]s/scale",
+			[...]string{"get " + targetName(s), "get the scale of " + targetName(s), "scale " + targetName(s)}[v], group, resource)}
 	case apierrors.IsNotFound(err) && v == verbGet:
 		return &membership.Fault{Reason: v1alpha1.ReasonScaleTargetNotFound, Message: fmt.Sprintf(
 			"%s does not exist: create it or correct capacity.scaleTargetRef", targetName(s))}
@@ -230,6 +230,17 @@ func named(err error, s *v1alpha1.Site, v verb) *membership.Fault {
 		return nil
 	}
 	return &membership.Fault{Reason: v1alpha1.ReasonScaleFailed, Message: fmt.Sprintf("%s refuses to be scaled: %s", targetName(s), clip(err.Error()))}
+}
+
+// forbidden are the group and the resource that a refusal is about.
+func forbidden(err error) (group, resource string) {
+	resource = "<its plural>"
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Details != nil {
+		if d := status.Status().Details; d.Kind != "" {
+			group, resource = d.Group, d.Kind
+		}
+	}
+	return group, resource
 }
 
 // quota says that admission, not authorization, refused.
