@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -155,6 +156,7 @@ func (h *heardEvents) count(reason v1alpha1.Reason) (n int) {
 type bench struct {
 	t           *testing.T
 	env         *testenv.Environment
+	reads       client.Client
 	namespace   string
 	r           *FederationReconciler
 	energy      *saidEnergy
@@ -165,17 +167,35 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	e := testenv.Shared(t)
-	b := &bench{t: t, env: e, namespace: e.Namespace(t), energy: &saidEnergy{}, coordinator: &saidCoordinator{why: "no answer yet"}, events: &heardEvents{}, now: time.Now().Truncate(time.Second)}
+	b := &bench{t: t, env: e, reads: e.Client, namespace: e.Namespace(t), energy: &saidEnergy{}, coordinator: &saidCoordinator{why: "no answer yet"}, events: &heardEvents{}, now: time.Now().Truncate(time.Second)}
 	b.restart()
 	return b
+}
+
+// cached lets the reconciler read from a cache, as in a manager.
+func (b *bench) cached() {
+	b.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c, err := cache.New(b.env.Config, cache.Options{Scheme: testenv.Scheme(), DefaultNamespaces: map[string]cache.Config{b.namespace: {}}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Start(ctx) }()
+	b.t.Cleanup(func() { stop(); <-done })
+	b.reads, err = client.New(b.env.Config, client.Options{Scheme: testenv.Scheme(), Cache: &client.CacheOptions{Reader: c, DisableFor: []client.Object{&corev1.Secret{}}}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.restart()
 }
 
 // restart is a new operator process in the same world.
 func (b *bench) restart() {
 	metrics := NewMetrics(nil)
 	b.r = &FederationReconciler{
-		Client: b.env.Client, Reader: b.env.Client,
-		Applier:      &apply.Applier{Client: b.env.Client, Reader: b.env.Client, Sends: metrics.Applies},
+		Client: b.reads, Reader: b.env.Client,
+		Applier:      &apply.Applier{Client: b.reads, Reader: b.env.Client, Sends: metrics.Applies},
 		Coordinators: b.coordinator, Energy: b.energy, Selection: &Selection{}, Answers: &Fan{}, Wishes: &Fan{},
 		Images:   resources.Images{Coordinator: "coordinator:1", Agent: "agent:1", Redis: "redis:8"},
 		Operator: resources.Peer{Namespace: "girassol", Labels: map[string]string{"app.kubernetes.io/name": "girassol"}},

@@ -48,22 +48,15 @@ func (v *federation) choose(r *FederationReconciler) {
 		if !v.mine[s.Name] || !names(v.Federation, s.Name) {
 			continue
 		}
-		c := membership.Candidate{Site: s.Name, Priority: s.Spec.Priority, Willing: v.willing(s), In: isIn(s), RetryAt: retryAt(s)}
+		c := membership.Candidate{
+			Site: s.Name, Priority: s.Spec.Priority, Willing: v.willing(s), In: isIn(s), Active: s.Status.Phase == v1alpha1.SiteActive, RetryAt: retryAt(s),
+		}
 		candidates = append(candidates, c)
 		if c.Willing && c.RetryAt.After(v.now) {
 			v.wakeBy(c.RetryAt)
 		}
 	}
 	selected, why := membership.Select(candidates, v.Spec.MaxSites, v.now)
-	if why == nil {
-		why = map[string]membership.Fault{}
-	}
-	for _, c := range candidates {
-		if _, told := why[c.Site]; !selected[c.Site] && !told {
-			w := v.wishes[c.Site]
-			why[c.Site] = membership.Fault{Reason: v1alpha1.ReasonWaitingForEnergy, Message: w.Message}
-		}
-	}
 	v.selected = selected
 	r.Selection.Set(v.key, selected, why)
 }

@@ -32,6 +32,8 @@ func (r *FederationReconciler) SetupWithManager(m ctrl.Manager) error {
 	ours := builder.WithPredicates(childNews)
 	return ctrl.NewControllerManagedBy(m).Named("federation").
 		For(&v1alpha1.Federation{}, builder.WithPredicates(specNews)).
+		// One that ends or goes hands its sites over.
+		Watches(&v1alpha1.Federation{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(federationNews)).
 		Owns(&appsv1.StatefulSet{}, ours).
 		Owns(&appsv1.Deployment{}, ours).
 		Owns(&corev1.Service{}, ours).
@@ -62,6 +64,19 @@ func (r *FederationReconciler) federationsNaming(ctx context.Context, site types
 	for i := range all.Items {
 		if names(&all.Items[i], site.Name) {
 			out = append(out, reconcile.Request{NamespacedName: keyOf(&all.Items[i])})
+		}
+	}
+	return out
+}
+
+// rivals are the other federations that name a site of this one.
+func (r *FederationReconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	var out []reconcile.Request
+	for _, s := range o.(*v1alpha1.Federation).Spec.Sites {
+		for _, q := range r.federationsNaming(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: s.Name}) {
+			if q.Name != o.GetName() && !slices.Contains(out, q) {
+				out = append(out, q)
+			}
 		}
 	}
 	return out
