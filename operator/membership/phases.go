@@ -24,7 +24,7 @@ func (d *decider) idle() bool {
 	d.plan.seat = d.refuse(d.now.Add(d.grace()), why.Fault)
 	d.plan.enrol = EnrolOff
 	// Capacity that was never asked for is left alone until energy has spoken.
-	if d.mayHold() || d.managed() && d.w.Energy.Known && !d.deleting() {
+	if d.mayHold() || d.managed() && d.w.Federation != nil && d.w.Energy.Known && !d.deleting() {
 		begun := d.st.Provisioning != nil && d.st.Provisioning.Wish == v1alpha1.WishRelease
 		d.plan.held = !begun && !d.vacated() || !d.handBack()
 	}
