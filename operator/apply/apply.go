@@ -29,7 +29,8 @@ import (
 
 // Applier applies for one field owner, v1alpha1.FieldOwner.
 type Applier struct {
-	// Client reads from a cache and writes.
+	// Client reads from a cache and writes. The cache must keep managedFields: they
+	// say what is ours.
 	Client client.Client
 	// Reader reads past the cache. Create needs it.
 	Reader client.Reader

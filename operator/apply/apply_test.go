@@ -309,3 +309,28 @@ func TestDeletingSparesAnObjectMadeAnew(t *testing.T) {
 		t.Errorf("the new one: %v, %v", gone, err)
 	}
 }
+
+// The comparison is all that an unchanged object costs besides reading the cache.
+func BenchmarkComparisonOfAnUnchangedObject(b *testing.B) {
+	e := testenv.Shared(b)
+	ns := e.Namespace(b)
+	a := &Applier{Client: e.Client, Reader: e.Client}
+	if _, err := a.Apply(b.Context(), deployment(ns)); err != nil {
+		b.Fatal(err)
+	}
+	live := &appsv1.Deployment{}
+	if err := e.Client.Get(b.Context(), types.NamespacedName{Namespace: ns, Name: "x"}, live); err != nil {
+		b.Fatal(err)
+	}
+	k, _, err := identify(deployment(ns))
+	if err != nil {
+		b.Fatal(err)
+	}
+	desired := deployment(ns)
+	b.ReportAllocs()
+	for b.Loop() {
+		if same, err := k.same(live, desired); err != nil || !same {
+			b.Fatal(same, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,7 +54,7 @@ func TestTheAPIServerTakesAllChildrenAndAskedAgainNothingIsSent(t *testing.T) {
 	}
 }
 
-func TestTheClaimGrowsAndChangesItsOwner(t *testing.T) {
+func TestTheClaimsOwnerFollowsTheReclaimPolicy(t *testing.T) {
 	e := testenv.Shared(t)
 	a := &apply.Applier{Client: e.Client, Reader: e.Client}
 	f, sites := minimal()
@@ -78,6 +80,22 @@ func TestTheClaimGrowsAndChangesItsOwner(t *testing.T) {
 	f.Spec.Coordinator.Storage.ReclaimPolicy = v1alpha1.ReclaimRetain
 	if c := claim(); len(c.OwnerReferences) != 0 {
 		t.Fatalf("to be kept, it belongs to %v", c.OwnerReferences)
+	}
+}
+
+func TestAClaimThatCannotChangeIsSaidToBeInvalid(t *testing.T) {
+	e := testenv.Shared(t)
+	a := &apply.Applier{Client: e.Client, Reader: e.Client}
+	f, sites := minimal()
+	inNamespace(e.Namespace(t), f, sites)
+	if _, err := a.Apply(t.Context(), commits(f)); err != nil {
+		t.Fatal(err)
+	}
+	f.Spec.Coordinator.Storage.Size = quantity("1Gi")
+	_, err := a.Apply(t.Context(), commits(f))
+	var failed *apply.Error
+	if !apierrors.IsInvalid(err) || !errors.As(err, &failed) || failed.Key.Name != "lm-commits" {
+		t.Errorf("%v", err)
 	}
 }
 

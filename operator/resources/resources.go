@@ -76,7 +76,6 @@ func Federation(in FederationInput) ([]runtime.ApplyConfiguration, error) {
 		serviceAccount(in.Federation, CoordinatorName(in.Federation.Name), ComponentCoordinator),
 		serviceAccount(in.Federation, AgentAccountName(in.Federation.Name), ComponentAgent),
 		coordinatorConfigMap(in.Federation, config),
-		commits(in.Federation),
 		coordinatorService(in.Federation),
 		coordinatorNetworkPolicy(in.Federation, in.Operator),
 		coordinatorDisruptionBudget(in.Federation),
@@ -84,7 +83,8 @@ func Federation(in FederationInput) ([]runtime.ApplyConfiguration, error) {
 	if trial(in.Federation) {
 		children = append(children, redis(in.Federation, in.Images.Redis)...)
 	}
-	return append(children, coordinator(in.Federation, hash(config), in.Images)), nil
+	// Last what can be refused for what was built before: a claim cannot shrink.
+	return append(children, commits(in.Federation), coordinator(in.Federation, hash(config), in.Images)), nil
 }
 
 // Agent builds the DaemonSet of a site's agents on nodes of one vendor. An error

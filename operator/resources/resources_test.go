@@ -288,10 +288,12 @@ func TestWhatCannotBeBuiltIsRefusedWithTheWayOut(t *testing.T) {
 		"the agent's variable": {func(s *v1alpha1.FederationSpec) {
 			s.Agent.Trainer.Env = []v1alpha1.EnvVar{{Name: "GIRASSOL_TRAINER_SOCKET"}}
 		}, "spec.agent.trainer.env", "take another"},
-		"over shared memory":  {volume("/dev/shm/"), "spec.agent.trainer.volumes", "shared memory"},
-		"over another volume": {volume("/data/."), "spec.agent.trainer.volumes", "volume a"},
-		"in the work folder":  {volume(workFolder + "/x"), "spec.agent.trainer.volumes", "outside"},
-		"no absolute path":    {volume("x"), "spec.agent.trainer.volumes", "absolute"},
+		"over shared memory":    {volume("/dev/shm/"), "spec.agent.trainer.volumes", "shared memory"},
+		"over another volume":   {volume("/data/."), "spec.agent.trainer.volumes", "volume a"},
+		"in the work folder":    {volume(workFolder + "/x"), "spec.agent.trainer.volumes", "neither in nor above"},
+		"above the work folder": {volume("/girassol"), "spec.agent.trainer.volumes", "neither in nor above"},
+		"the root":              {volume("/"), "spec.agent.trainer.volumes", "neither in nor above"},
+		"no absolute path":      {volume("x"), "spec.agent.trainer.volumes", "absolute"},
 		"GPUs by hand": {func(s *v1alpha1.FederationSpec) {
 			s.Agent.Trainer.Resources.Limits = map[string]resource.Quantity{"nvidia.com/gpu": resource.MustParse("1")}
 		}, "spec.agent.trainer.resources", "leave nvidia.com/gpu out"},

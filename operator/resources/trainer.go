@@ -125,8 +125,8 @@ func trainerVolumes(spec v1alpha1.TrainerSpec) ([]*corev1ac.VolumeMountApplyConf
 		if by, ok := taken[at]; ok {
 			return nil, nil, invalid("spec.agent.trainer.volumes", "%s: %s is already for %s; take another mountPath", v.Name, at, by)
 		}
-		if !path.IsAbs(at) || strings.HasPrefix(at, workFolder+"/") {
-			return nil, nil, invalid("spec.agent.trainer.volumes", "%s: mountPath %s must be absolute and outside of %s", v.Name, v.MountPath, workFolder)
+		if !path.IsAbs(at) || strings.HasPrefix(at, workFolder+"/") || strings.HasPrefix(workFolder, strings.TrimSuffix(at, "/")+"/") {
+			return nil, nil, invalid("spec.agent.trainer.volumes", "%s: mountPath %s must be absolute, and neither in nor above %s", v.Name, v.MountPath, workFolder)
 		}
 		taken[at] = "volume " + v.Name
 		name := volumePrefix + v.Name
