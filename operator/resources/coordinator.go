@@ -45,9 +45,9 @@ func coordinatorConfigMap(f *v1alpha1.Federation, config string) *corev1ac.Confi
 
 // commits is the claim for the commit log. It is a claim of its own and no
 // volumeClaimTemplate, because a template can never change: this one grows where
-// the storage class allows it, once it is bound, and spec.coordinator.storage.reclaimPolicy may
-// change at any time. Retain leaves it without an owner, so it outlives its
-// federation; one of the same name takes the run up again.
+// the storage class allows it, once it is bound, and its reclaim policy may change
+// at any time. Retain leaves it without an owner, so it outlives its federation;
+// one of the same name takes the run up again.
 func commits(f *v1alpha1.Federation) *corev1ac.PersistentVolumeClaimApplyConfiguration {
 	storage := f.Spec.Coordinator.Storage
 	size := resource.MustParse("20Gi")
