@@ -87,13 +87,14 @@ func (c *cabinet) load(ctx context.Context) (map[string][]byte, error) {
 		if apierrors.IsNotFound(err) {
 			break
 		}
+		ours := false
 		if err == nil {
-			err = c.accept(ctx, m)
+			ours, err = c.accept(ctx, m)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("energy: state of %s: %w", c.federation, err)
 		}
-		if m.DeletionTimestamp == nil && m.UID != "" {
+		if ours {
 			c.shards = append(c.shards, m)
 		}
 	}
@@ -123,16 +124,15 @@ func (c *cabinet) load(ctx context.Context) (map[string][]byte, error) {
 
 // accept deletes what a federation of this name left behind, and refuses what is
 // nobody's of ours.
-func (c *cabinet) accept(ctx context.Context, m *corev1.ConfigMap) error {
+func (c *cabinet) accept(ctx context.Context, m *corev1.ConfigMap) (ours bool, err error) {
 	if m.Labels[v1alpha1.LabelFederation] != c.federation.Name {
-		return fmt.Errorf("ConfigMap %s is in the way: it has no label %s=%s; rename or delete it", m.Name, v1alpha1.LabelFederation, c.federation.Name)
+		return false, fmt.Errorf("ConfigMap %s is in the way: it has no label %s=%s; rename or delete it", m.Name, v1alpha1.LabelFederation, c.federation.Name)
 	}
 	if slices.ContainsFunc(m.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == c.owner.UID }) {
-		return nil
+		return true, nil
 	}
-	err := c.client.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
-	m.UID = ""
-	return client.IgnoreNotFound(err)
+	err = c.client.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
+	return false, client.IgnoreNotFound(err)
 }
 
 func sequence(m *corev1.ConfigMap) uint64 {
