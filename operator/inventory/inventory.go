@@ -12,6 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 )
@@ -52,7 +54,8 @@ type Trouble struct {
 	Message string
 }
 
-// Summarize the nodes that the selector of s matches. enrolledFor is the value of
+// Summarize the nodes of a site: those that its selector matches, and those that
+// have its label though they no longer match. enrolledFor is the value of
 // LabelNodeSite on nodes that are enrolled for s; now tells nodes that start from
 // nodes that are lost; vendors are the federation's overrides (resource names and
 // tolerations), none without.
@@ -61,11 +64,19 @@ func Summarize(nodes []corev1.Node, s *v1alpha1.Site, enrolledFor string, now ti
 	if s.Spec.Nodes != nil {
 		spec = *s.Spec.Nodes
 	}
-	out := Summary{Nodes: len(nodes), Vendor: spec.Vendor}
+	selector := selectorOf(s)
+	out := Summary{Vendor: spec.Vendor}
 	var found troubles
 	gpus, byVendor, byModel := count(0), map[v1alpha1.Vendor]count{}, map[string]count{}
 	for i := range nodes {
-		n := read(&nodes[i], spec, enrolledFor, now, vendors)
+		var n node
+		if selector.Matches(labels.Set(nodes[i].Labels)) {
+			n = read(&nodes[i], spec, enrolledFor, now, vendors)
+			out.Nodes++
+		} else {
+			n.name, n.enrolled = nodes[i].Name, isEnrolled(&nodes[i], enrolledFor)
+			n.going = n.enrolled
+		}
 		found = append(found, n.troubles...)
 		if n.enrolled {
 			out.Enrolled++
@@ -99,6 +110,22 @@ func Summarize(nodes []corev1.Node, s *v1alpha1.Site, enrolledFor string, now ti
 	return out
 }
 
+// selectorOf a site; without nodes, or one that cannot be read, it matches none.
+func selectorOf(s *v1alpha1.Site) labels.Selector {
+	if s.Spec.Nodes == nil {
+		return labels.Nothing()
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&s.Spec.Nodes.Selector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
+}
+
+func isEnrolled(o *corev1.Node, enrolledFor string) bool {
+	return enrolledFor != "" && o.Labels[v1alpha1.LabelNodeSite] == enrolledFor && o.Labels[v1alpha1.LabelAgent] != ""
+}
+
 // node as it counts for one site.
 type node struct {
 	name     string
@@ -118,7 +145,7 @@ const startup = 15 * time.Minute
 func read(o *corev1.Node, spec v1alpha1.NodesSpec, enrolledFor string, now time.Time, vendors []v1alpha1.VendorSpec) node {
 	n := node{name: o.Name}
 	owner := o.Labels[v1alpha1.LabelNodeSite]
-	n.enrolled = enrolledFor != "" && owner == enrolledFor && o.Labels[v1alpha1.LabelAgent] != ""
+	n.enrolled = isEnrolled(o, enrolledFor)
 	if owner != "" && owner != enrolledFor && o.Labels[v1alpha1.LabelAgent] != "" {
 		n.say(v1alpha1.ReasonNodesOverlap, "enrolled for another site, "+owner+"; let the selectors of the two sites match different nodes")
 		return n
@@ -166,7 +193,7 @@ func (n *node) readLeaving(o *corev1.Node, spec v1alpha1.NodesSpec) {
 		n.say(v1alpha1.ReasonNodeGoing, "it is being deleted")
 	}
 	if by, err := time.Parse(time.RFC3339, o.Annotations[annotationTerminationTime]); err == nil {
-		n.going, n.goneBy = true, by
+		n.going, n.goneBy = true, by.UTC()
 		n.say(v1alpha1.ReasonNodeGoing, "it is terminated at "+by.UTC().Format(time.RFC3339))
 	}
 	switch step := upgradeOf(o.Labels); step.state {
