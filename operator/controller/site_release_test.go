@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,11 @@ func TestADeletedSiteGoesThoughItsClusterIsGone(t *testing.T) {
 	g.phase("quebec", v1alpha1.SiteActive)
 	if n := g.counted("girassol_operator_cluster_reachable", "quebec"); n != 1 {
 		t.Errorf("reachable: %v", n)
+	}
+	for _, l := range g.journal.all() {
+		if strings.Contains(l, "DaemonSet") {
+			t.Errorf("agents of another cluster come from the chart there, yet %s", l)
+		}
 	}
 	far.gone = true
 	g.lapse(5*time.Second, time.Second)

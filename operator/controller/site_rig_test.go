@@ -47,6 +47,8 @@ type playedEnergy struct {
 	admit  map[string]bool
 	faults map[string]*membership.Fault
 	value  float64
+	// silent: the engine has not decided yet, as after a restart.
+	silent bool
 }
 
 func (e *playedEnergy) set(site string, admit bool) {
@@ -59,6 +61,9 @@ func (e *playedEnergy) Wish(_ types.NamespacedName, site string) (membership.Ene
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	value := e.value
+	if e.silent {
+		return membership.Energy{}, &coordinatorv1.Signal{}
+	}
 	if e.admit[site] {
 		return membership.Energy{Known: true, Admit: true, Window: v1alpha1.WindowOpen, Reason: v1alpha1.ReasonEnergyFavourable,
 				Message: fmt.Sprintf("%g gCO2/kWh", value), Fresh: membership.Yes},
@@ -83,6 +88,9 @@ type playedCoordinator struct {
 	mu          sync.Mutex
 	now         int64
 	unreachable bool
+	calls       int
+	// still: no newer status comes.
+	still bool
 	sites       map[string]*coordinatorv1.SiteStatus // <federation>/<site>
 	// working members do not report before they are told to.
 	working map[string]bool
@@ -102,7 +110,9 @@ func (c *playedCoordinator) Status(key types.NamespacedName) (*coordinatorv1.Fed
 	if c.unreachable {
 		return nil, membership.No, "connection refused"
 	}
-	c.now++
+	if !c.still {
+		c.now++
+	}
 	out := &coordinatorv1.FederationStatus{Federation: key.Name, NowUnixMs: c.now}
 	for name, s := range c.sites {
 		if strings.HasPrefix(name, key.Name+"/") {
@@ -115,6 +125,7 @@ func (c *playedCoordinator) Status(key types.NamespacedName) (*coordinatorv1.Fed
 func (c *playedCoordinator) SetMembership(_ context.Context, key types.NamespacedName, r *coordinatorv1.SetMembershipRequest) (*coordinatorv1.SetMembershipResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.calls++
 	s := c.site(key.Name, r.Site)
 	if r.Signal == nil {
 		return nil, errors.New("a wish without a signal is a person's")
@@ -230,6 +241,8 @@ type rig struct {
 	life   *life
 	writes int
 	r      *SiteReconciler
+	// pause, if any, comes after each turn: for what answers in its own time.
+	pause func()
 }
 
 func newRig(t *testing.T) *rig {
@@ -467,15 +480,7 @@ func (g *rig) choose() {
 				continue
 			}
 			wish, _ := g.energy.Wish(types.NamespacedName{}, ref.Name)
-			c := membership.Candidate{Site: ref.Name, Priority: s.Spec.Priority, Willing: wish.Admit && s.DeletionTimestamp.IsZero()}
-			switch s.Status.Phase {
-			case v1alpha1.SiteProvisioning, v1alpha1.SiteJoining, v1alpha1.SiteActive, v1alpha1.SiteLost:
-				c.In, c.Active = true, s.Status.Phase == v1alpha1.SiteActive
-			}
-			if p := s.Status.Provisioning; p != nil && p.RetryAt != nil {
-				c.RetryAt = p.RetryAt.Time
-			}
-			candidates = append(candidates, c)
+			candidates = append(candidates, membership.NewCandidate(s, wish, membership.Coordinator{}))
 		}
 		selected, why := membership.Select(candidates, f.Spec.MaxSites, g.now)
 		g.selection.Set(keyOf(&f), selected, why)
@@ -505,6 +510,9 @@ func (g *rig) until(what string, done func() bool) {
 		}
 		if done() {
 			return
+		}
+		if g.pause != nil {
+			g.pause()
 		}
 		g.now = g.now.Add(time.Second)
 	}
