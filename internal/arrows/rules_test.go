@@ -138,6 +138,9 @@ func (s source) arrow(imp string) string {
 	if !known {
 		return fmt.Sprintf("folder %q is not part of the house; add it to the design and to this test", from)
 	}
+	if below(imp, benches) && !s.test && !below(s.pkg, benches) {
+		return "only tests may use a test bench"
+	}
 	if configPackage(imp) && from != "examples" && (from != to || !configPackage(s.pkg)) {
 		return "cmd/ and app/ packages are for commands, nothing else builds on them"
 	}
@@ -199,8 +202,12 @@ func (s source) calls(visit func(at token.Pos, imp, name string)) {
 func (s source) pure() bool { return slices.Contains(pure, s.pkg) }
 
 // programs that are neither under cmd/ nor app/: the built-in trainer is a process
-// of its own that stands where a user's trainer would.
-var programs = []string{"siteagent/trainer/transformer"}
+// of its own that stands where a user's trainer would; the test bench finds its
+// binaries by the environment.
+var programs = []string{"siteagent/trainer/transformer", "operator/testenv"}
+
+// benches are for tests only.
+var benches = []string{"operator/testenv", "operator/dashboards/promtest"}
 
 // readsConfig: commands, their assembly, and examples, which are commands.
 func (s source) readsConfig() bool {
