@@ -357,3 +357,8 @@ func key(f *v1alpha1.Federation) types.NamespacedName { return client.ObjectKeyF
 func containsPoint(v []byte, at time.Time) bool {
 	return strings.Contains(string(v), `"pointTime":"`+at.Format(time.RFC3339)+`"`)
 }
+
+type (
+	membershipEnergy = membership.Energy
+	signal           = *coordinatorv1.Signal
+)
