@@ -172,7 +172,7 @@ func (n *node) readReady(o *corev1.Node, now time.Time) bool {
 	status, message := corev1.ConditionStatus(""), "has not reported yet"
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			status, message = c.Status, strings.TrimSpace(string(c.Reason))
+			status, message = c.Status, c.Reason
 		}
 	}
 	switch {

@@ -119,7 +119,7 @@ func short(s Summary) string {
 }
 
 func TestSummarize(t *testing.T) {
-	any := v1alpha1.NodesSpec{}
+	whatever := v1alpha1.NodesSpec{}
 	for _, c := range []struct {
 		name  string
 		spec  v1alpha1.NodesSpec
@@ -127,34 +127,34 @@ func TestSummarize(t *testing.T) {
 		want  string
 	}{
 		// GPUs.
-		{"no nodes", any, nil, `0/0 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
-		{"NVIDIA", any, []corev1.Node{nvidia("b"), nvidia("a")}, `2/2 usable, 0 enrolled, 16 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA b=NVIDIA], withdraw [], Healthy`},
-		{"AMD", any, []corev1.Node{amd("a")}, `1/1 usable, 0 enrolled, 8 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
-		{"labels without allocatable GPUs are not GPUs", any, []corev1.Node{nvidia("a", without("nvidia.com/gpu"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
-		{"a kubelet that starts reports zero", any, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "0"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
-		{"a dip does not take the label off", any, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "0"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"a dip with labels gone as well", any, []corev1.Node{nvidia("a", unlabelled, without("nvidia.com/gpu"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"labels of discovery may vanish", any, []corev1.Node{nvidia("a", unlabelled)}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"gpu.present false with allocatable GPUs: allocatable is the truth", any, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu.present", "false"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"MIG single: slices under the usual name", any, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "56"), labelled("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"))},
+		{"no nodes", whatever, nil, `0/0 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
+		{"NVIDIA", whatever, []corev1.Node{nvidia("b"), nvidia("a")}, `2/2 usable, 0 enrolled, 16 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA b=NVIDIA], withdraw [], Healthy`},
+		{"AMD", whatever, []corev1.Node{amd("a")}, `1/1 usable, 0 enrolled, 8 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
+		{"labels without allocatable GPUs are not GPUs", whatever, []corev1.Node{nvidia("a", without("nvidia.com/gpu"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
+		{"a kubelet that starts reports zero", whatever, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "0"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
+		{"a dip does not take the label off", whatever, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "0"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"a dip with labels gone as well", whatever, []corev1.Node{nvidia("a", unlabelled, without("nvidia.com/gpu"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"labels of discovery may vanish", whatever, []corev1.Node{nvidia("a", unlabelled)}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"gpu.present false with allocatable GPUs: allocatable is the truth", whatever, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu.present", "false"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"MIG single: slices under the usual name", whatever, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "56"), labelled("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"))},
 			`1/1 usable, 0 enrolled, 56 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"MIG mixed: slices by profile", any, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "6"), gpus("nvidia.com/mig-1g.10gb", "7"), gpus("nvidia.com/mig-3g.40gb", "2"))},
+		{"MIG mixed: slices by profile", whatever, []corev1.Node{nvidia("a", gpus("nvidia.com/gpu", "6"), gpus("nvidia.com/mig-1g.10gb", "7"), gpus("nvidia.com/mig-3g.40gb", "2"))},
 			`1/1 usable, 0 enrolled, 15 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"shared in time", any, []corev1.Node{nvidia("a", without("nvidia.com/gpu"), gpus("nvidia.com/gpu.shared", "16"), labelled("nvidia.com/gpu.product", "Tesla-T4-SHARED"))},
+		{"shared in time", whatever, []corev1.Node{nvidia("a", without("nvidia.com/gpu"), gpus("nvidia.com/gpu.shared", "16"), labelled("nvidia.com/gpu.product", "Tesla-T4-SHARED"))},
 			`1/1 usable, 0 enrolled, 16 GPUs NVIDIA "Tesla-T4", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"AMD virtual functions have other labels and no model", any, []corev1.Node{amd("a", unlabelled, labelled("feature.node.kubernetes.io/amd-vgpu", "true"))}, `1/1 usable, 0 enrolled, 8 GPUs AMD "", enrol [a=AMD], withdraw [], Healthy`},
-		{"AMD virtual functions without any labels", any, []corev1.Node{amd("a", unlabelled)}, `1/1 usable, 0 enrolled, 8 GPUs AMD "", enrol [a=AMD], withdraw [], Healthy`},
-		{"AMD partitions", any, []corev1.Node{amd("a", without("amd.com/gpu"), gpus("amd.com/cpx_nps4", "64"))}, `1/1 usable, 0 enrolled, 64 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
-		{"AMD's older labels have the value in the key", any, []corev1.Node{amd("a", unlabelled, labelled("beta.amd.com/gpu.product-name.AMD_Radeon_Pro_W6800", "1", "beta.amd.com/gpu.product-name.AMD_Instinct_MI210", "7"))},
+		{"AMD virtual functions have other labels and no model", whatever, []corev1.Node{amd("a", unlabelled, labelled("feature.node.kubernetes.io/amd-vgpu", "true"))}, `1/1 usable, 0 enrolled, 8 GPUs AMD "", enrol [a=AMD], withdraw [], Healthy`},
+		{"AMD virtual functions without any labels", whatever, []corev1.Node{amd("a", unlabelled)}, `1/1 usable, 0 enrolled, 8 GPUs AMD "", enrol [a=AMD], withdraw [], Healthy`},
+		{"AMD partitions", whatever, []corev1.Node{amd("a", without("amd.com/gpu"), gpus("amd.com/cpx_nps4", "64"))}, `1/1 usable, 0 enrolled, 64 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
+		{"AMD's older labels have the value in the key", whatever, []corev1.Node{amd("a", unlabelled, labelled("beta.amd.com/gpu.product-name.AMD_Radeon_Pro_W6800", "1", "beta.amd.com/gpu.product-name.AMD_Instinct_MI210", "7"))},
 			`1/1 usable, 0 enrolled, 8 GPUs AMD "Instinct-MI210", enrol [a=AMD], withdraw [], Healthy`},
-		{"the model of most GPUs", any, []corev1.Node{nvidia("a"), nvidia("b", labelled("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")), nvidia("c", labelled("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"))},
+		{"the model of most GPUs", whatever, []corev1.Node{nvidia("a"), nvidia("b", labelled("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3")), nvidia("c", labelled("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"))},
 			`3/3 usable, 0 enrolled, 24 GPUs NVIDIA "H100-80GB-HBM3", enrol [a=NVIDIA b=NVIDIA c=NVIDIA], withdraw [], Healthy`},
-		{"other resources are no GPUs", any, []corev1.Node{machine("a", gpus("nvidia.com/hostdev", "8"), gpus("example.com/gpu", "8"), gpus("amd.com/xyz_nps1", "1"), gpus("amd.com/cpx_nps", "1"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
+		{"other resources are no GPUs", whatever, []corev1.Node{machine("a", gpus("nvidia.com/hostdev", "8"), gpus("example.com/gpu", "8"), gpus("amd.com/xyz_nps1", "1"), gpus("amd.com/cpx_nps", "1"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
 		{"CPU", v1alpha1.NodesSpec{Vendor: v1alpha1.VendorCPU}, []corev1.Node{machine("a"), nvidia("b")}, `2/2 usable, 0 enrolled, 0 GPUs CPU "", enrol [a=CPU b=CPU], withdraw [], Healthy`},
 
 		// Vendors.
-		{"nodes of two vendors each get their agent", any, []corev1.Node{nvidia("a"), amd("b"), amd("c")}, `3/3 usable, 0 enrolled, 24 GPUs AMD "Instinct-MI300X-OAM", enrol [a=NVIDIA b=AMD c=AMD], withdraw [], Healthy`},
-		{"one node with both vendors uses the one with more", any, []corev1.Node{nvidia("a", gpus("amd.com/gpu", "1"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], MixedVendors`},
+		{"nodes of two vendors each get their agent", whatever, []corev1.Node{nvidia("a"), amd("b"), amd("c")}, `3/3 usable, 0 enrolled, 24 GPUs AMD "Instinct-MI300X-OAM", enrol [a=NVIDIA b=AMD c=AMD], withdraw [], Healthy`},
+		{"one node with both vendors uses the one with more", whatever, []corev1.Node{nvidia("a", gpus("amd.com/gpu", "1"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], MixedVendors`},
 		{"one node with both vendors uses the one that is wished", v1alpha1.NodesSpec{Vendor: v1alpha1.VendorAMD}, []corev1.Node{nvidia("a", gpus("amd.com/gpu", "1"))}, `1/1 usable, 0 enrolled, 1 GPUs AMD "", enrol [a=AMD], withdraw [], Healthy`},
 		{"another vendor than expected", v1alpha1.NodesSpec{Vendor: v1alpha1.VendorAMD}, []corev1.Node{nvidia("a")}, `0/1 usable, 0 enrolled, 0 GPUs AMD "", enrol [], withdraw [], VendorMismatch`},
 		{"another vendor is named before its GPUs are allocatable", v1alpha1.NodesSpec{Vendor: v1alpha1.VendorNVIDIA}, []corev1.Node{amd("a", without("amd.com/gpu"))}, `0/1 usable, 0 enrolled, 0 GPUs NVIDIA "", enrol [], withdraw [], VendorMismatch`},
@@ -162,46 +162,46 @@ func TestSummarize(t *testing.T) {
 		{"a node that shows nothing yet is not the wrong vendor", v1alpha1.NodesSpec{Vendor: v1alpha1.VendorAMD}, []corev1.Node{machine("a")}, `0/1 usable, 0 enrolled, 0 GPUs AMD "", enrol [], withdraw [], Healthy`},
 
 		// Loss.
-		{"a node that is not heard is lost", any, []corev1.Node{nvidia("a", ready(corev1.ConditionUnknown), enrolled("nvidia"), tainted("node.kubernetes.io/unreachable", "", corev1.TaintEffectNoSchedule), tainted("node.kubernetes.io/unreachable", "", corev1.TaintEffectNoExecute))},
+		{"a node that is not heard is lost", whatever, []corev1.Node{nvidia("a", ready(corev1.ConditionUnknown), enrolled("nvidia"), tainted("node.kubernetes.io/unreachable", "", corev1.TaintEffectNoSchedule), tainted("node.kubernetes.io/unreachable", "", corev1.TaintEffectNoExecute))},
 			`0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], NodeLost`},
-		{"a node that is not ready is lost", any, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse)), nvidia("b")}, `1/2 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [], NodeLost`},
-		{"a node that starts is not lost", any, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse), young)}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
-		{"a node that was enrolled does not start", any, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse), young, enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], NodeLost`},
-		{"a node without conditions is not ready", any, []corev1.Node{nvidia("a", func(n *corev1.Node) { n.Status.Conditions = nil })}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], NodeLost`},
-		{"a machine that is shut down", any, []corev1.Node{nvidia("a", tainted("node.cloudprovider.kubernetes.io/shutdown", "", corev1.TaintEffectNoSchedule))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], NodeLost`},
+		{"a node that is not ready is lost", whatever, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse)), nvidia("b")}, `1/2 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [], NodeLost`},
+		{"a node that starts is not lost", whatever, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse), young)}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
+		{"a node that was enrolled does not start", whatever, []corev1.Node{nvidia("a", ready(corev1.ConditionFalse), young, enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], NodeLost`},
+		{"a node without conditions is not ready", whatever, []corev1.Node{nvidia("a", func(n *corev1.Node) { n.Status.Conditions = nil })}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], NodeLost`},
+		{"a machine that is shut down", whatever, []corev1.Node{nvidia("a", tainted("node.cloudprovider.kubernetes.io/shutdown", "", corev1.TaintEffectNoSchedule))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], NodeLost`},
 
 		// Leaving.
-		{"cordoned", any, []corev1.Node{nvidia("a", cordoned, enrolled("nvidia")), nvidia("b")}, `1/2 usable, 1 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [a], NodeCordoned`},
+		{"cordoned", whatever, []corev1.Node{nvidia("a", cordoned, enrolled("nvidia")), nvidia("b")}, `1/2 usable, 1 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [a], NodeCordoned`},
 		{"cordoned, and the site does not care", v1alpha1.NodesSpec{OnCordon: v1alpha1.CordonIgnore}, []corev1.Node{nvidia("a", cordoned, enrolled("nvidia"))}, `1/1 usable, 1 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"a driver upgrade that waits for its turn is told", any, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "upgrade-required"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], DriverUpgrade`},
-		{"a driver upgrade", any, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "pod-deletion-required"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
-		{"a driver upgrade that failed", any, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "upgrade-failed"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
-		{"AMD's driver upgrade", any, []corev1.Node{amd("a", labelled("operator.amd.com/gpu-driver-upgrade-state", "Upgrade-In-Progress"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
-		{"AMD's driver upgrade is complete", any, []corev1.Node{amd("a", labelled("operator.amd.com/gpu-driver-upgrade-state", "Upgrade-Complete"))}, `1/1 usable, 0 enrolled, 8 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
-		{"Karpenter takes the machine", any, []corev1.Node{nvidia("a", tainted("karpenter.sh/disrupted", "", corev1.TaintEffectNoSchedule), goneAt("2026-01-01T00:02:00Z")), nvidia("b", goneAt("2026-01-01T01:01:00+01:00"))},
+		{"a driver upgrade that waits for its turn is told", whatever, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "upgrade-required"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], DriverUpgrade`},
+		{"a driver upgrade", whatever, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "pod-deletion-required"), enrolled("nvidia"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
+		{"a driver upgrade that failed", whatever, []corev1.Node{nvidia("a", labelled("nvidia.com/gpu-driver-upgrade-state", "upgrade-failed"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
+		{"AMD's driver upgrade", whatever, []corev1.Node{amd("a", labelled("operator.amd.com/gpu-driver-upgrade-state", "Upgrade-In-Progress"))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], DriverUpgrade`},
+		{"AMD's driver upgrade is complete", whatever, []corev1.Node{amd("a", labelled("operator.amd.com/gpu-driver-upgrade-state", "Upgrade-Complete"))}, `1/1 usable, 0 enrolled, 8 GPUs AMD "Instinct-MI300X-OAM", enrol [a=AMD], withdraw [], Healthy`},
+		{"Karpenter takes the machine", whatever, []corev1.Node{nvidia("a", tainted("karpenter.sh/disrupted", "", corev1.TaintEffectNoSchedule), goneAt("2026-01-01T00:02:00Z")), nvidia("b", goneAt("2026-01-01T01:01:00+01:00"))},
 			`0/2 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a b], NodeGoing, gone by 00:01:00`},
-		{"a time that cannot be read is none", any, []corev1.Node{nvidia("a", goneAt("soon"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"a spot notice", any, []corev1.Node{nvidia("a", tainted("aws-node-termination-handler/spot-itn", "x", corev1.TaintEffectNoSchedule))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeGoing`},
-		{"the Node is being deleted", any, []corev1.Node{nvidia("a", func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: now} })}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeGoing`},
+		{"a time that cannot be read is none", whatever, []corev1.Node{nvidia("a", goneAt("soon"))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"a spot notice", whatever, []corev1.Node{nvidia("a", tainted("aws-node-termination-handler/spot-itn", "x", corev1.TaintEffectNoSchedule))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeGoing`},
+		{"the Node is being deleted", whatever, []corev1.Node{nvidia("a", func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: now} })}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeGoing`},
 
 		// Taints.
-		{"AMD's partitioning drives all away", any, []corev1.Node{amd("a", tainted("amd-dcm", "up", corev1.TaintEffectNoExecute))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeTainted`},
-		{"an unhealthy GPU is left", any, []corev1.Node{amd("a", tainted("amd-gpu-unhealthy", "", corev1.TaintEffectNoSchedule), enrolled("amd"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeTainted`},
-		{"a foreign taint keeps new agents away, not those that are there", any, []corev1.Node{nvidia("a", tainted("team", "x", corev1.TaintEffectNoSchedule), enrolled("nvidia")), nvidia("b", tainted("team", "x", corev1.TaintEffectNoSchedule))},
+		{"AMD's partitioning drives all away", whatever, []corev1.Node{amd("a", tainted("amd-dcm", "up", corev1.TaintEffectNoExecute))}, `0/1 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeTainted`},
+		{"an unhealthy GPU is left", whatever, []corev1.Node{amd("a", tainted("amd-gpu-unhealthy", "", corev1.TaintEffectNoSchedule), enrolled("amd"))}, `0/1 usable, 1 enrolled, 0 GPUs  "", enrol [], withdraw [a], NodeTainted`},
+		{"a foreign taint keeps new agents away, not those that are there", whatever, []corev1.Node{nvidia("a", tainted("team", "x", corev1.TaintEffectNoSchedule), enrolled("nvidia")), nvidia("b", tainted("team", "x", corev1.TaintEffectNoSchedule))},
 			`0/2 usable, 1 enrolled, 0 GPUs  "", enrol [a=NVIDIA], withdraw [], NodeTainted`},
-		{"the usual taint of GPU nodes", any, []corev1.Node{nvidia("a", tainted("nvidia.com/gpu", "present", corev1.TaintEffectNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"a polite taint", any, []corev1.Node{nvidia("a", tainted("team", "x", corev1.TaintEffectPreferNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"pressure is tolerated by daemons", any, []corev1.Node{nvidia("a", tainted("node.kubernetes.io/disk-pressure", "", corev1.TaintEffectNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
-		{"a node that is being set up", any, []corev1.Node{nvidia("a", tainted("karpenter.sh/unregistered", "", corev1.TaintEffectNoExecute)), nvidia("b", tainted("startup-taint.cluster-autoscaler.kubernetes.io/gpu", "", corev1.TaintEffectNoSchedule))},
+		{"the usual taint of GPU nodes", whatever, []corev1.Node{nvidia("a", tainted("nvidia.com/gpu", "present", corev1.TaintEffectNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"a polite taint", whatever, []corev1.Node{nvidia("a", tainted("team", "x", corev1.TaintEffectPreferNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"pressure is tolerated by daemons", whatever, []corev1.Node{nvidia("a", tainted("node.kubernetes.io/disk-pressure", "", corev1.TaintEffectNoSchedule))}, `1/1 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [a=NVIDIA], withdraw [], Healthy`},
+		{"a node that is being set up", whatever, []corev1.Node{nvidia("a", tainted("karpenter.sh/unregistered", "", corev1.TaintEffectNoExecute)), nvidia("b", tainted("startup-taint.cluster-autoscaler.kubernetes.io/gpu", "", corev1.TaintEffectNoSchedule))},
 			`0/2 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
 
 		// Sites.
-		{"a node of another site is left alone", any, []corev1.Node{nvidia("a", labelled(v1alpha1.LabelAgent, "nvidia", v1alpha1.LabelNodeSite, "lab.other")), nvidia("b")}, `1/2 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [], NodesOverlap`},
+		{"a node of another site is left alone", whatever, []corev1.Node{nvidia("a", labelled(v1alpha1.LabelAgent, "nvidia", v1alpha1.LabelNodeSite, "lab.other")), nvidia("b")}, `1/2 usable, 0 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [b=NVIDIA], withdraw [], NodesOverlap`},
 		{"a node that the selector no longer matches is withdrawn", v1alpha1.NodesSpec{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/arch": "arm64"}}},
 			[]corev1.Node{nvidia("a", enrolled("nvidia")), nvidia("b"), nvidia("c", labelled("kubernetes.io/arch", "arm64"))}, `1/1 usable, 1 enrolled, 8 GPUs NVIDIA "A100-SXM4-80GB", enrol [c=NVIDIA], withdraw [a], Healthy`},
 		{"a selector that cannot be read matches none", v1alpha1.NodesSpec{Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}},
 			[]corev1.Node{nvidia("a")}, `0/0 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [], Healthy`},
-		{"the worst trouble is told", any, []corev1.Node{nvidia("a", cordoned), nvidia("b", ready(corev1.ConditionUnknown)), nvidia("c", tainted("x", "", corev1.TaintEffectNoExecute))}, `0/3 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a c], NodeLost`},
+		{"the worst trouble is told", whatever, []corev1.Node{nvidia("a", cordoned), nvidia("b", ready(corev1.ConditionUnknown)), nvidia("c", tainted("x", "", corev1.TaintEffectNoExecute))}, `0/3 usable, 0 enrolled, 0 GPUs  "", enrol [], withdraw [a c], NodeLost`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Summarize(c.nodes, site(c.spec), mine, now)

@@ -97,6 +97,9 @@ func TestDecide(t *testing.T) {
 			v1alpha1.SiteIdle, v1alpha1.ReasonSignalMissing, "", EnrolOff, false, 0, metav1.ConditionUnknown},
 		{"before the first decision about energy nothing ends", at(v1alpha1.SiteActive, time.Hour, func(w *World) { w.Energy = Energy{} }),
 			v1alpha1.SiteActive, v1alpha1.ReasonTraining, yes, EnrolOn, true, 0, metav1.ConditionTrue},
+		{"a selection made before energy was known ends nothing", at(v1alpha1.SiteActive, time.Hour, func(w *World) {
+			w.Energy, w.Federation.Selected, w.Federation.NotSelected = Energy{}, false, Fault{v1alpha1.ReasonNothingWanted, "could not take part"}
+		}), v1alpha1.SiteActive, v1alpha1.ReasonTraining, yes, EnrolOn, true, 0, metav1.ConditionTrue},
 		{"asleep by energy is ready", at(v1alpha1.SiteIdle, time.Hour, refuses),
 			v1alpha1.SiteIdle, v1alpha1.ReasonWaitingForEnergy, no, EnrolOff, false, 0, metav1.ConditionTrue},
 		{"a reason of the window is passed on", at(v1alpha1.SiteIdle, time.Hour, refuses, func(w *World) { w.Energy.Reason = v1alpha1.ReasonSignalStale }),

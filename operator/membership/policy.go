@@ -111,9 +111,11 @@ func notCoolingOff(d *decider) *objection {
 		fmt.Sprintf("failed %s in a row; asked again at %s", times(p.Failures), clock(p.RetryAt.Time))}, Ready: metav1.ConditionFalse}
 }
 
+// selected: a place is there. That the site could not take part, which Select may
+// have found before it knew better, is for the policies above to say.
 func selected(d *decider) *objection {
 	f := d.w.Federation
-	if f.Selected {
+	if f.Selected || d.underWay() && f.NotSelected.Reason == v1alpha1.ReasonNothingWanted {
 		return nil
 	}
 	return &objection{Fault: Fault{cmp.Or(f.NotSelected.Reason, v1alpha1.ReasonHigherPriority),

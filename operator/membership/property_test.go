@@ -175,7 +175,8 @@ func checkOrder(t *rapid.T, w World, d Decision) {
 	switch st.Phase {
 	case v1alpha1.SiteActive, v1alpha1.SiteJoining:
 		// Nobody to drain, or nodes that said that they are gone by now.
-		if heard && d.Status.DrainDeadline != nil && d.Status.DrainDeadline.After(w.Now) && !(c.Reachable == Yes && c.Busy == 0 && c.Phase == v1alpha1.SiteIdle) {
+		atRest := c.Reachable == Yes && c.Busy == 0 && c.Phase == v1alpha1.SiteIdle
+		if heard && !atRest && d.Status.DrainDeadline != nil && d.Status.DrainDeadline.After(w.Now) {
 			t.Fatalf("labels go before the coordinator drained: %+v", d)
 		}
 	case v1alpha1.SiteDraining:
