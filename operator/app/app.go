@@ -53,6 +53,9 @@ type Options struct {
 	// served by the leader only.
 	HealthListen, MetricsListen, WebhookListen, ProvisioningListen, ScalerListen string
 	ScalerTLS                                                                    scaler.TLS
+	// ProvisioningToken is the file with the bearer token of those who read wishes and
+	// explanations; it is read at each request. Empty: nobody does.
+	ProvisioningToken string
 	// ProvisioningURL is the public base URL of the provisioning API, for callbacks.
 	ProvisioningURL string
 	// Traces is the folder of replayed signals; empty: none.
@@ -158,7 +161,7 @@ func assemble(ctx context.Context, m manager.Manager, o Options) error {
 		m.Add(leaderOnly(func(ctx context.Context) error { return clusterChanges.Follow(ctx, clusters.Changed()) })),
 		m.Add(leaderOnly(func(ctx context.Context) error { return capacityChanges.Follow(ctx, keeper.Changed()) })),
 		role(ctx, m, o),
-		serve(m, o, engine.Handler()),
+		serve(m, o, engine, keeper),
 		m.AddHealthzCheck("process", healthz.Ping),
 		m.AddReadyzCheck("cache", synced(m)),
 	)

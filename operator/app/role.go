@@ -52,18 +52,17 @@ func role(ctx context.Context, m manager.Manager, o Options) error {
 	if o.PodName == "" {
 		return nil
 	}
-	set := func(ctx context.Context, labels map[string]string) error {
-		pod := corev1ac.Pod(o.PodName, o.PodNamespace).WithLabels(labels)
-		if err := m.GetClient().Apply(ctx, pod, client.FieldOwner(roleOwner), client.ForceOwnership); err != nil {
+	set := func(ctx context.Context, role string) error {
+		if err := m.GetClient().Apply(ctx, roleOf(o.PodNamespace, o.PodName, role), client.FieldOwner(roleOwner), client.ForceOwnership); err != nil {
 			return fmt.Errorf("operator: label of its own pod: %w", err)
 		}
 		return nil
 	}
-	if err := set(ctx, nil); err != nil {
+	if err := set(ctx, ""); err != nil {
 		return err
 	}
 	return m.Add(leaderOnly(func(ctx context.Context) error {
-		if err := set(ctx, map[string]string{labelRole: roleLeader}); err != nil {
+		if err := set(ctx, roleLeader); err != nil {
 			return err
 		}
 		<-ctx.Done()
@@ -71,9 +70,18 @@ func role(ctx context.Context, m manager.Manager, o Options) error {
 		// pod ends anyway.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		if err := set(ctx, nil); err != nil {
+		if err := set(ctx, ""); err != nil {
 			o.Log.Warn("label of the leader stays until the pod ends", "err", err)
 		}
 		return nil
 	}))
+}
+
+// roleOf is the label on a pod; without a role it is taken off.
+func roleOf(namespace, name, role string) *corev1ac.PodApplyConfiguration {
+	pod := corev1ac.Pod(name, namespace)
+	if role != "" {
+		pod.WithLabels(map[string]string{labelRole: role})
+	}
+	return pod
 }
