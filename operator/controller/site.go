@@ -129,6 +129,7 @@ func (r *SiteReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 		}
 		return ctrl.Result{}, r.letGo(ctx, v.world.Site)
 	case errors.Is(err, errCrossed):
+		logf.FromContext(ctx).Info("decided again, because an object has changed meanwhile", "what", err.Error())
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case err != nil:
 		return ctrl.Result{}, err
@@ -144,9 +145,9 @@ func (r *SiteReconciler) settle(ctx context.Context, v *view) (d membership.Deci
 		return d, err
 	}
 	changed, err := r.act(ctx, v, d)
-	if err == nil && changed {
+	if changed {
 		d = membership.Decide(v.world)
-		err = r.write(ctx, v, d)
+		err = errors.Join(err, r.write(ctx, v, d))
 	}
 	if err != nil {
 		return d, err

@@ -20,42 +20,39 @@ var errCrossed = errors.New("crossed by another write")
 // step rests on has been done, or the act ends there. changed says that the
 // capacity now stands otherwise than it was decided from.
 func (r *SiteReconciler) act(ctx context.Context, v *view, d membership.Decision) (changed bool, err error) {
-	if err := r.bringAgents(ctx, v); err != nil {
-		return false, err
-	}
-	leaving := d.Seat != nil && !d.Seat.Admit
-	if leaving {
-		// A coordinator that hears nothing holds nobody up: Decide waits for it, until
-		// the deadline.
-		err = r.tell(ctx, v, *d.Seat)
+	// Agents that cannot be brought hold up nobody who leaves, and a coordinator that
+	// hears nothing neither: Decide waits for it, until the deadline.
+	failed := r.bringAgents(ctx, v)
+	if d.Seat != nil && !d.Seat.Admit {
+		failed = errors.Join(failed, r.tell(ctx, v, *d.Seat))
 	}
 	release := d.Provision != nil && !*d.Provision
 	if !release {
-		if changed, err = r.ask(ctx, v, d.Provision, err); err != nil {
-			return changed, err
+		if changed, err = r.ask(ctx, v, d.Provision); err != nil {
+			return changed, errors.Join(failed, err)
 		}
 	}
-	if labelErr := r.enrol(ctx, v, d.Enrolment); labelErr != nil {
-		return changed, errors.Join(err, labelErr)
+	if err := r.enrol(ctx, v, d.Enrolment); err != nil {
+		return changed, errors.Join(failed, err)
 	}
 	if release {
-		changed, err = r.ask(ctx, v, d.Provision, err)
+		changed, err = r.ask(ctx, v, d.Provision)
+		failed = errors.Join(failed, err)
 	}
 	if d.Seat != nil && d.Seat.Admit {
-		err = errors.Join(err, r.tell(ctx, v, *d.Seat))
+		failed = errors.Join(failed, r.tell(ctx, v, *d.Seat))
 	}
-	return changed, err
+	return changed, failed
 }
 
-// ask says to the capacity's keeper what is wanted. before is an error of a step
-// that does not keep this one from being done.
-func (r *SiteReconciler) ask(ctx context.Context, v *view, provision *bool, before error) (changed bool, err error) {
+// ask says to the capacity's keeper what is wanted.
+func (r *SiteReconciler) ask(ctx context.Context, v *view, provision *bool) (changed bool, err error) {
 	if provision == nil || !v.world.Capacity.Managed {
-		return false, before
+		return false, nil
 	}
 	c, ok := r.keeperClient(v)
 	if !ok {
-		return false, before
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
@@ -63,17 +60,17 @@ func (r *SiteReconciler) ask(ctx context.Context, v *view, provision *bool, befo
 	for {
 		state, err := r.Capacity.Ask(ctx, c, v.world.Site, *provision)
 		if err != nil {
-			return false, errors.Join(before, fmt.Errorf("site %s: ask for its capacity: %w", v.world.Site.Name, err))
+			return false, fmt.Errorf("site %s: ask for its capacity: %w", v.world.Site.Name, err)
 		}
 		v.take(state)
 		if state.AdoptedReplicas == nil || v.world.Site.Status.AdoptedReplicas != nil {
-			return state.PollURL != known.PollURL || !sameCapacity(state.Capacity, known.Capacity), before
+			return state.PollURL != known.PollURL || !sameCapacity(state.Capacity, known.Capacity), nil
 		}
 		// What the target had must be kept before it is moved for the first time.
 		next := v.world.Site.DeepCopy()
 		next.Status.AdoptedReplicas = state.AdoptedReplicas
 		if err := r.replace(ctx, v, next); err != nil {
-			return false, errors.Join(before, err)
+			return false, err
 		}
 	}
 }

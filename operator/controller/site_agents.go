@@ -2,10 +2,12 @@ package controller
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -17,7 +19,7 @@ import (
 // agentsWanted builds the DaemonSets of the site, one for each vendor that its
 // nodes have or had: nodes that sleep leave them in place. Agents of another
 // cluster come from a chart there.
-func (r *SiteReconciler) agentsWanted(v *view) ([]*appsv1ac.DaemonSetApplyConfiguration, *membership.Fault) {
+func (r *SiteReconciler) agentsWanted(ctx context.Context, v *view) ([]*appsv1ac.DaemonSetApplyConfiguration, *membership.Fault) {
 	s, f := v.world.Site, v.tenure.federation
 	if f == nil || !f.DeletionTimestamp.IsZero() || !s.DeletionTimestamp.IsZero() || s.Spec.Nodes == nil || s.Spec.Cluster != nil {
 		return nil, nil
@@ -32,15 +34,28 @@ func (r *SiteReconciler) agentsWanted(v *view) ([]*appsv1ac.DaemonSetApplyConfig
 			}
 		}
 		ds, err := resources.Agent(in)
-		if invalid := (*resources.InvalidSpecError)(nil); errors.As(err, &invalid) {
-			return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: invalid.Error()}
-		}
 		if err != nil {
-			return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: err.Error()}
+			return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf("Federation %s: %s", f.Name, err)}
+		}
+		if by := r.takenBy(ctx, s, *ds.Name); by != "" {
+			return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf(
+				"DaemonSet %s belongs to %s: rename the Site or the Federation, because both would have an object of that name", *ds.Name, by)}
 		}
 		out = append(out, ds)
 	}
 	return out, nil
+}
+
+// takenBy is whose DaemonSet of the name is, if it is not the site's.
+func (r *SiteReconciler) takenBy(ctx context.Context, s *v1alpha1.Site, name string) string {
+	ds := &appsv1.DaemonSet{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: name}, ds); err != nil {
+		return "" // there is none yet, or applying it will tell
+	}
+	if by := metav1.GetControllerOf(ds); by != nil && by.UID != s.UID {
+		return by.Kind + " " + by.Name
+	}
+	return ""
 }
 
 func (v *view) vendorsPresent() []v1alpha1.Vendor {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -212,5 +214,51 @@ func TestADeviceThatFailsRestartsNoTrainer(t *testing.T) {
 	g.phase("quebec", v1alpha1.SiteActive)
 	if got := gpus(); got != 6 {
 		t.Errorf("when it comes again they ask for %d, want 6, the fewest", got)
+	}
+}
+
+func TestANameThatAnotherSiteHasBlocksTheSite(t *testing.T) {
+	g := newRig(t)
+	g.labelled("b-c")
+	g.labelled("c")
+	g.node("b-c", 0)
+	g.node("c", 0)
+	g.federation("a", "b-c")
+	g.federation("a-b", "c")
+	g.energy.set("b-c", true)
+	g.phase("b-c", v1alpha1.SiteActive)
+	g.energy.set("c", true)
+	g.phase("c", v1alpha1.SiteBlocked)
+	if s := g.site("c"); s.Status.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(s.Status.Message, "Site b-c") {
+		t.Errorf("%s: %s", s.Status.Reason, s.Status.Message)
+	}
+	if p := g.site("b-c").Status.Phase; p != v1alpha1.SiteActive {
+		t.Errorf("the other is %s", p)
+	}
+}
+
+// refusing fails to apply DaemonSets, as admission may.
+type refusing struct{ SiteApplier }
+
+func (refusing) Apply(context.Context, runtime.ApplyConfiguration) (bool, error) {
+	return false, errors.New("admission webhook denied the request")
+}
+
+func TestAgentsThatCannotBeWrittenKeepNobodyFromLeaving(t *testing.T) {
+	g := newRig(t)
+	g.scaled("quebec")
+	g.federation("f", "quebec")
+	g.energy.set("quebec", true)
+	g.phase("quebec", v1alpha1.SiteActive)
+	g.r.Applier = refusing{g.r.Applier}
+	g.energy.set("quebec", false)
+	for range 20 {
+		g.turnWorld()
+		g.choose()
+		_ = g.reconcile() // fails as long as there are nodes to bring agents to
+		g.now = g.now.Add(time.Second)
+	}
+	if s := g.site("quebec"); s.Status.Phase != v1alpha1.SiteIdle || len(g.nodes("quebec")) != 0 {
+		t.Errorf("%s: %s; %d nodes", s.Status.Phase, s.Status.Message, len(g.nodes("quebec")))
 	}
 }

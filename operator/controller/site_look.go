@@ -224,7 +224,7 @@ func (r *SiteReconciler) lookAgents(ctx context.Context, v *view) error {
 		a := &v.world.Agents
 		a.Pods, a.Ready, a.Trouble = inventory.AgentTrouble(pods.Items)
 	}
-	agents, fault := r.agentsWanted(v)
+	agents, fault := r.agentsWanted(ctx, v)
 	v.agents = agents
 	v.block(fault)
 	return nil

@@ -40,6 +40,12 @@ func (r *SiteReconciler) write(ctx context.Context, v *view, d membership.Decisi
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(next, nil, kind, string(e.Reason), "Reconcile", "%s", e.Message)
+		switch e.Reason {
+		case v1alpha1.ReasonSiteLeft:
+			r.Metrics.Drains.WithLabelValues(next.Namespace, v.tenure.name, next.Name, string(v1alpha1.ReasonDrained)).Inc()
+		case v1alpha1.ReasonDrainTimeout:
+			r.Metrics.Drains.WithLabelValues(next.Namespace, v.tenure.name, next.Name, string(v1alpha1.ReasonDrainTimeout)).Inc()
+		}
 		r.Log.Info("site", "namespace", next.Namespace, "site", next.Name, "federation", v.tenure.name, "reason", e.Reason, "message", e.Message)
 	}
 	r.measure(v, old, next)
@@ -109,13 +115,6 @@ func (r *SiteReconciler) measure(v *view, old, next *v1alpha1.Site) {
 	}
 	if failures(after) > failures(before) {
 		r.Metrics.Failovers.WithLabelValues(key.Namespace, v.tenure.name, key.Name, string(after.Provisioning.Reason)).Inc()
-	}
-	if before.Phase == v1alpha1.SiteDraining && after.Phase != v1alpha1.SiteDraining {
-		outcome := v1alpha1.ReasonDrained
-		if d := before.DrainDeadline; d != nil && !v.world.Now.Before(d.Time) {
-			outcome = v1alpha1.ReasonDrainTimeout
-		}
-		r.Metrics.Drains.WithLabelValues(key.Namespace, v.tenure.name, key.Name, string(outcome)).Inc()
 	}
 }
 
