@@ -130,8 +130,8 @@ func TestWithExternalSignalsThePersonIsSentToTheOperator(t *testing.T) {
 	c := r.admin(t)
 	_, explain := c.Explain(t.Context(), &coordinatorv1.ExplainRequest{Site: "quebec"})
 	_, set := c.SetOverride(t.Context(), &coordinatorv1.SetOverrideRequest{Site: "quebec", Admit: true, ForMs: 1000})
-	_, clear := c.ClearOverride(t.Context(), &coordinatorv1.ClearOverrideRequest{Site: "quebec"})
-	for name, err := range map[string]error{"explain": explain, "override": set, "clear": clear} {
+	_, cleared := c.ClearOverride(t.Context(), &coordinatorv1.ClearOverrideRequest{Site: "quebec"})
+	for name, err := range map[string]error{"explain": explain, "override": set, "clear": cleared} {
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "operator") {
 			t.Errorf("%s: %v", name, err)
 		}

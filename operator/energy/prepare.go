@@ -192,6 +192,26 @@ func (f *federation) identify(in *inputs) error {
 	return nil
 }
 
+// named are the sites of spec.sites, of which the federation may not have all now.
+func (in *inputs) named() map[string]bool {
+	out := map[string]bool{}
+	for _, s := range in.spec.Sites {
+		out[s.Name] = true
+	}
+	return out
+}
+
+// senderNames are those of the spec, of which some may have a fault now.
+func (in *inputs) senderNames() map[string]bool {
+	out := map[string]bool{}
+	if w := in.spec.Energy.Webhook; w != nil {
+		for _, s := range w.Sources {
+			out[s.Name] = true
+		}
+	}
+	return out
+}
+
 func invalid(err error) *Fault {
 	return faultf(v1alpha1.ReasonInvalidSpec, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 }

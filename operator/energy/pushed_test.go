@@ -14,8 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"girassol.dev/api/signalpush"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/api/signalpush"
 	"girassol.dev/internal/webhooksig"
 	"girassol.dev/signals"
 )

@@ -53,7 +53,7 @@ func (f *federation) launch(ctx, base context.Context, in *inputs) error {
 	r := &run{f: f, state: f.state, grids: map[string]ledger.Grid{}, power: map[string]ledger.Power{}, done: make(chan struct{})}
 	c := f.config(r, in)
 	f.halt()
-	f.state.keep(in.sites, names(in.senders))
+	f.state.keep(in.named(), in.senderNames())
 	if err := f.keepOverrides(in); err != nil {
 		return err
 	}
@@ -146,14 +146,6 @@ func (f *federation) mended() bool {
 		f.sourceFaults[s.Name] = faultOf(err)
 	}
 	return false
-}
-
-func names(senders []webhook.Sender) map[string]bool {
-	out := map[string]bool{}
-	for _, s := range senders {
-		out[s.Name] = true
-	}
-	return out
 }
 
 // trace finds a file in the operator's folder.
