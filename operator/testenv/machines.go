@@ -22,6 +22,8 @@ var MachineDeploymentKind = schema.GroupVersionKind{Group: "cluster.x-k8s.io", V
 // MachineDeployments installs Cluster API's kind, as far as /scale needs it.
 func (e *Environment) MachineDeployments(t testing.TB) {
 	t.Helper()
+	e.mu.Lock() // tests that run at the same time
+	defer e.mu.Unlock()
 	_, err := envtest.InstallCRDs(e.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join(Root(), "operator", "testenv", "crds")}})
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,8 @@ func (p *pod) run() {
 	group.Wait()
 }
 
-// The pauses before a restart; a kubelet's are ten times as long.
+// The pauses before a second restart and those after it, which double; a kubelet's
+// are ten times as long. It, too, restarts at once the first time.
 const (
 	firstPause = time.Second
 	lastPause  = 8 * time.Second
@@ -107,7 +108,7 @@ const (
 
 // keep runs one container's process and starts it again when it ends by itself.
 func (p *pod) keep(container string, argv, env []string) {
-	for pause, restarts := firstPause, 0; !p.over(); pause = min(2*pause, lastPause) {
+	for pause, restarts := time.Duration(0), 0; !p.over(); pause = max(firstPause, min(2*pause, lastPause)) {
 		process, err := StartProcess(p.object.Name+"/"+container, p.k.log(p.object, container), p.dir, argv, env)
 		if err != nil {
 			p.k.t.Errorf("kubelet: %v", err)
@@ -117,7 +118,7 @@ func (p *pod) keep(container string, argv, env []string) {
 		p.processes[container] = process
 		p.mu.Unlock()
 		if restarts > 0 {
-			p.show(container, restarts, true, 0)
+			p.show(container, restarts, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}, nil)
 		}
 		asked, killed := p.await(process)
 		p.mu.Lock()
@@ -128,7 +129,15 @@ func (p *pod) keep(container string, argv, env []string) {
 			return
 		}
 		restarts++
-		p.show(container, restarts, false, process.ExitCode())
+		ended := &corev1.ContainerStateTerminated{ExitCode: int32(process.ExitCode()), Reason: "Error", FinishedAt: metav1.Now()}
+		if ended.ExitCode == 0 {
+			ended.Reason = "Completed"
+		}
+		if pause == 0 {
+			p.show(container, restarts, corev1.ContainerState{Terminated: ended}, ended)
+		} else {
+			p.show(container, restarts, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, ended)
+		}
 		select {
 		case <-p.ending:
 		case <-p.dead:
@@ -164,14 +173,18 @@ func (p *pod) await(process *Process) (asked, killed bool) {
 	return true, true
 }
 
-// show says in the pod's status that a container runs again or has ended.
-func (p *pod) show(container string, restarts int, running bool, code int) {
-	state, ready := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
-		Message: fmt.Sprintf("ended with code %d", code)}}, corev1.ConditionFalse
-	if running {
-		state, ready = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}, corev1.ConditionTrue
+// show says in the pod's status how a container is and how it last ended.
+func (p *pod) show(container string, restarts int, now corev1.ContainerState, last *corev1.ContainerStateTerminated) {
+	ready := corev1.ConditionFalse
+	if now.Running != nil {
+		ready = corev1.ConditionTrue
 	}
-	status := map[string]any{"name": container, "restartCount": restarts, "ready": running, "state": stateFields(state)}
+	// All three states by name: one that a patch leaves out stays.
+	status := map[string]any{"name": container, "restartCount": restarts, "ready": now.Running != nil,
+		"state": map[string]any{"running": now.Running, "waiting": now.Waiting, "terminated": now.Terminated}}
+	if last != nil {
+		status["lastState"] = map[string]any{"terminated": last}
+	}
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"containerStatuses": []any{status},
 		"conditions":        []any{map[string]any{"type": corev1.PodReady, "status": ready, "lastTransitionTime": metav1.Now()}},
@@ -185,11 +198,6 @@ func (p *pod) show(container string, restarts int, running bool, code int) {
 	if client.IgnoreNotFound(err) != nil && !p.k.isStopped() {
 		p.k.t.Logf("kubelet: status of pod %s: %v", p.object.Name, err)
 	}
-}
-
-// stateFields names all three states: one that is left out of a patch stays.
-func stateFields(s corev1.ContainerState) map[string]any {
-	return map[string]any{"running": s.Running, "waiting": s.Waiting, "terminated": s.Terminated}
 }
 
 // listen matches an address on all interfaces at the end of an argument.
