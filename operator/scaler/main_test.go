@@ -1,9 +1,14 @@
 package scaler
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net"
 	"os"
+	"os/signal"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -20,6 +25,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("TEST_SCALER_ROLE") == "server" {
+		if err := serveStdin(); err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := testenv.Main(m)
 	if code == 0 {
 		if err := goleak.Find(goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")); err != nil {
@@ -30,13 +42,60 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world is a reader of a few objects; err, if set, is its answer to all.
+// serveStdin is the scaler as a process, for the contract test in
+// internal/tools/keda: it says where it listens, then takes a line of JSON for
+// each object that its cache holds from then on, until the input ends.
+func serveStdin() error {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	w := &world{}
+	s := New(w, nil)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	go func() {
+		defer stop()
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			var o struct {
+				Federation *v1alpha1.Federation
+				Site       *v1alpha1.Site
+			}
+			if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+				println(err.Error())
+				return
+			}
+			if o.Federation != nil {
+				w.put(o.Federation)
+			}
+			if o.Site != nil {
+				w.put(o.Site)
+			}
+			s.Changed()
+			fmt.Println("taken")
+		}
+	}()
+	fmt.Println(lis.Addr())
+	return (&Endpoint{Server: s, Listener: lis}).Start(ctx)
+}
+
+// world is a reader of a few objects, the newest of a name first; err, if set, is
+// its answer to all.
 type world struct {
+	mu      sync.Mutex
 	objects []client.Object
 	err     error
 }
 
+func (w *world) put(o client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.objects = append([]client.Object{o}, w.objects...)
+}
+
 func (w *world) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.err != nil {
 		return w.err
 	}
