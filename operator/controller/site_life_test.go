@@ -53,13 +53,13 @@ func (g *rig) wantOrder(site string, want ...string) {
 }
 
 func TestAScaledSiteComesAndLeavesInOrder(t *testing.T) {
-	for name, make := range map[string]func(*rig) *v1alpha1.Site{
+	for name, build := range map[string]func(*rig) *v1alpha1.Site{
 		"a Deployment":                       func(g *rig) *v1alpha1.Site { return g.scaled("quebec") },
 		"a MachineDeployment (unstructured)": func(g *rig) *v1alpha1.Site { return g.machines("quebec") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
-			make(g)
+			build(g)
 			g.federation("f", "quebec")
 			g.wholeLife("quebec")
 			g.wantOrder("quebec", "scale machines-quebec 2", "label", "seat ADMIT quebec", "seat DRAIN quebec", "unlabel", "scale machines-quebec 0")

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,8 @@ type rig struct {
 	e         *testenv.Environment
 	namespace string
 	now       time.Time
+	// clock is now as of the last look at the sites, for what runs beside the test.
+	clock     atomic.Int64
 	energy    *playedEnergy
 	desk      *playedCoordinator
 	journal   *journal
@@ -97,10 +100,11 @@ func (g *rig) operate(c client.Client) {
 		clusters = localCluster{c}
 	}
 	now := func() time.Time { return g.now }
+	g.clock.Store(g.now.UnixNano())
 	g.r = &SiteReconciler{
 		Client: c, Reader: c, Applier: &apply.Applier{Client: c, Reader: c},
 		Energy: g.energy, Coordinators: g.desk, Clusters: clusters,
-		Capacity:  capacity.New(capacity.Options{Local: c, Now: now, Transport: http.DefaultTransport}),
+		Capacity:  capacity.New(capacity.Options{Local: c, Now: func() time.Time { return time.Unix(0, g.clock.Load()) }, Transport: http.DefaultTransport}),
 		Selection: g.selection, Wishes: &Fan{}, ClusterChanges: &Fan{}, CapacityChanges: &Fan{}, Answers: &Fan{},
 		Images: resources.Images{Agent: "agent:1", Coordinator: "coordinator:1", Redis: "redis:1"},
 		Now:    now, Events: g.events, Metrics: g.metrics, Log: slog.New(slog.DiscardHandler),
@@ -311,6 +315,7 @@ func (g *rig) choose() {
 // reconcile all sites once, as the watches would.
 func (g *rig) reconcile() (errs error) {
 	g.t.Helper()
+	g.clock.Store(g.now.UnixNano())
 	for _, site := range slices.Sorted(maps.Keys(g.sites)) {
 		_, err := g.r.Reconcile(context.Background(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: g.namespace, Name: site}})
 		errs = errors.Join(errs, err)
