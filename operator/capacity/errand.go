@@ -16,6 +16,8 @@ const (
 	// refusal, which a person has to see to.
 	unreachableFirst, unreachableLast = 5 * time.Second, 5 * time.Minute
 	refusedFirst, refusedLast         = time.Minute, 30 * time.Minute
+	// secretLast bounds the waits for a Secret that is to be put right.
+	secretLast = 30 * time.Second
 	// inFlight is when to look for an answer if nobody listens to Changed.
 	inFlight = 2 * time.Second
 	// forgotten sites are those that nobody has looked at for so long.
@@ -92,11 +94,14 @@ func (e *errand) hear(r reply, pause time.Duration, now time.Time) {
 	if r.fault != nil {
 		e.fault = r.fault
 		first, last := unreachableFirst, unreachableLast
-		if r.fault.Reason == v1alpha1.ReasonProvisionerRefused {
+		switch r.fault.Reason {
+		case v1alpha1.ReasonProvisionerRefused:
 			first, last = refusedFirst, refusedLast
+		case v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretInvalid:
+			last = secretLast
 		}
 		wait := min(last, first<<min(e.failures, 16))
-		wait = max(wait+time.Duration(rand.Int64N(int64(wait)/5)), min(r.again, last)) //nolint:gosec // spreads questions
+		wait = max(wait+time.Duration(rand.Int64N(int64(wait)/5)), min(r.again, last))
 		e.failures++
 		e.next = now.Add(wait)
 		return

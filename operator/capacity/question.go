@@ -146,12 +146,16 @@ func (q question) request(ctx context.Context, secrets []webhooksig.Secret) (*ht
 func (q question) secrets(ctx context.Context) ([]webhooksig.Secret, *membership.Fault) {
 	secret := &corev1.Secret{}
 	if err := q.hook.secrets.Get(ctx, q.secret, secret); err != nil {
-		if apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsNotFound(err):
 			return nil, &membership.Fault{Reason: v1alpha1.ReasonSecretNotFound, Message: fmt.Sprintf(
 				"Secret %s, named by capacity.webhook.secret, does not exist: create it with a whsec_... under %s", q.secret.Name, q.field)}
+		case apierrors.IsForbidden(err):
+			return nil, &membership.Fault{Reason: v1alpha1.ReasonSecretNotFound, Message: fmt.Sprintf(
+				"Secret %s, named by capacity.webhook.secret, may not be read: give the operator the verb get on secrets in this namespace", q.secret.Name)}
 		}
-		return nil, &membership.Fault{Reason: v1alpha1.ReasonSecretNotFound, Message: fmt.Sprintf(
-			"Secret %s, named by capacity.webhook.secret, cannot be read: %s", q.secret.Name, clip(err.Error()))}
+		return nil, &membership.Fault{Reason: v1alpha1.ReasonProvisionerUnreachable, Message: fmt.Sprintf(
+			"Secret %s, named by capacity.webhook.secret, cannot be read now: %s", q.secret.Name, plain(err))}
 	}
 	secrets, err := provisioningapi.Secrets(secret, q.field)
 	if err != nil {

@@ -150,7 +150,7 @@ func (t *target) goal(s *v1alpha1.Site, w wish) goal {
 		return goal{to: idle}
 	case !s.DeletionTimestamp.IsZero():
 		adopted := s.Status.AdoptedReplicas
-		if adopted == nil || t.foreign() { // never moved, or no longer ours
+		if adopted == nil || t.gone || t.foreign() { // never moved, or no longer ours
 			return goal{to: t.replicas, theirs: true}
 		}
 		return goal{to: *adopted, move: t.replicas != *adopted}

@@ -353,6 +353,21 @@ func TestADeletedSiteLeavesATargetThatIsNoLongerItsOwn(t *testing.T) {
 		t.Errorf("%+v with %d replicas", s, r.replicas())
 	}
 
+	gone := newRig(t, machines(0))
+	gone.moved(v1alpha1.WishProvision)
+	if err := gone.admin.Delete(t.Context(), gone.target); err != nil {
+		t.Fatal(err)
+	}
+	gone.wish(v1alpha1.WishRelease, false)
+	for range 2 { // while the Site stays and when it goes
+		s := gone.ask(false)
+		gone.faults(s, v1alpha1.ReasonScaleTargetNotFound)
+		if !s.Idle || !s.Asked {
+			t.Errorf("what is not there holds nothing: %+v", s)
+		}
+		gone.site.DeletionTimestamp = pointer(metav1.Now())
+	}
+
 	never := newRig(t, machines(1))
 	never.site.DeletionTimestamp = pointer(metav1.Now())
 	never.wish(v1alpha1.WishRelease, false)

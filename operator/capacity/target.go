@@ -39,6 +39,8 @@ type target struct {
 	object *unstructured.Unstructured
 	// replicas asked of it, and held by it.
 	replicas, held int32
+	// gone: there is no such object, so it holds nothing.
+	gone bool
 	// owner is why it is never moved by us, paused why it is not now; nil if it is.
 	owner, paused *membership.Fault
 }
@@ -51,10 +53,9 @@ func read(ctx context.Context, c client.Client, s *v1alpha1.Site) (*target, *mem
 	if ref == nil {
 		return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: "capacity mode Scale needs capacity.scaleTargetRef"}, nil
 	}
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		return nil, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf(
-			"capacity.scaleTargetRef.apiVersion %q is none: write it as group/version", ref.APIVersion)}, nil
+	gv, fault := groupVersion(ref.APIVersion)
+	if fault != nil {
+		return nil, fault, nil
 	}
 	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
 	if err != nil {
@@ -66,7 +67,10 @@ func read(ctx context.Context, c client.Client, s *v1alpha1.Site) (*target, *mem
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		key.Namespace = s.Namespace
 	}
-	if err := c.Get(ctx, key, t.object); err != nil {
+	if err := c.Get(ctx, key, t.object); apierrors.IsNotFound(err) {
+		t.gone, t.owner = true, named(err, s, verbGet)
+		return t, nil, nil
+	} else if err != nil {
 		return give(err, s, verbGet)
 	}
 	t.readOwner(gv.Group, s)
@@ -87,6 +91,15 @@ func read(ctx context.Context, c client.Client, s *v1alpha1.Site) (*target, *mem
 	t.held = int32At(sub, "status", "replicas")
 	t.pausedByAnnotation(s)
 	return t, nil, nil
+}
+
+func groupVersion(apiVersion string) (schema.GroupVersion, *membership.Fault) {
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err == nil {
+		return gv, nil
+	}
+	return gv, &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf(
+		"capacity.scaleTargetRef.apiVersion %q is none: write it as group/version", apiVersion)}
 }
 
 // give sorts an error into a fault or an error.
@@ -182,7 +195,7 @@ func (t *target) movers() []string {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		if _, owns := fields.Spec["f:replicas"]; owns {

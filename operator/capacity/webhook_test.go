@@ -503,7 +503,7 @@ func TestSecretsThatAreMissingOrWrongAreNamedAndNotShown(t *testing.T) {
 		says   string
 	}{
 		"none":      {nil, v1alpha1.ReasonSecretNotFound, "Secret provisioner, named by capacity.webhook.secret, does not exist"},
-		"other key": {map[string][]byte{"other": []byte(whsec)}, v1alpha1.ReasonSecretInvalid, "no key key"},
+		"other key": {map[string][]byte{"other": []byte(whsec)}, v1alpha1.ReasonSecretInvalid, "in Secret provisioner"},
 		"no secret": {map[string][]byte{"key": []byte("hunter2")}, v1alpha1.ReasonSecretInvalid, `starts with "whsec_"`},
 		"empty":     {map[string][]byte{"key": []byte("# withdrawn\n")}, v1alpha1.ReasonSecretInvalid, "is empty"},
 	} {
@@ -579,7 +579,7 @@ func TestAddressesOfMachinesCredentialsAreNotReached(t *testing.T) {
 }
 
 func TestMessagesHoldNoURL(t *testing.T) {
-	_, err := http.Get("http://127.0.0.1:1/?token=s3cr3t") //nolint:bodyclose,noctx,gosec // nothing listens there
+	_, err := http.Get("http://127.0.0.1:1/?token=s3cr3t") // nothing listens there
 	if err == nil || strings.Contains(plain(err), "s3cr3t") || !strings.Contains(plain(err), "refused") {
 		t.Errorf("%v", plain(err))
 	}

@@ -13,14 +13,14 @@ import (
 func Secrets(s *corev1.Secret, field string) ([]webhooksig.Secret, error) {
 	text, ok := s.Data[field]
 	if !ok {
-		return nil, fmt.Errorf("Secret %s has no key %s: put a Standard Webhooks secret (whsec_...) there", s.Name, field)
+		return nil, fmt.Errorf("no key %s in Secret %s: put a Standard Webhooks secret (whsec_...) there", field, s.Name)
 	}
 	secrets, err := webhooksig.ParseSecrets(text)
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s, key %s: %w", s.Name, field, err)
+		return nil, fmt.Errorf("key %s of Secret %s: %w", field, s.Name, err)
 	}
 	if len(secrets) == 0 {
-		return nil, fmt.Errorf("Secret %s, key %s is empty: put a Standard Webhooks secret (whsec_...) there", s.Name, field)
+		return nil, fmt.Errorf("key %s of Secret %s is empty: put a Standard Webhooks secret (whsec_...) there", field, s.Name)
 	}
 	return secrets, nil
 }
