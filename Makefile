@@ -87,9 +87,18 @@ bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5
 .PHONY: generate
 generate: check-go ## Regenerate the Go code of api/**/*.proto, deep copies, CRDs and the operator's role (the first run builds buf: minutes)
 	cd api && $(BUF) lint && $(BUF) generate
+	@$(MAKE) --no-print-directory generate-kubernetes
+
+.PHONY: generate-kubernetes
+generate-kubernetes: check-go ## Regenerate deep copies, CRDs and the operator's role only (seconds)
 	$(CRDGEN) object paths=./api/federation/v1alpha1
 	$(CRDGEN) crd paths=./api/federation/v1alpha1 output:crd:dir=charts/girassol/files/crds
 	$(CRDGEN) rbac:roleName=girassol-operator paths=./operator/... output:rbac:dir=charts/girassol/files/rbac
+
+# What is generated from the Go types must be what they say; CI checks it.
+.PHONY: fresh
+fresh: generate-kubernetes
+	@git diff --exit-code --stat -- 'api/**/zz_generated*.go' charts/girassol/files || { echo "generated files were stale; commit what make generate-kubernetes made"; exit 1; }
 
 .PHONY: lint
 lint: check-go generate ## golangci-lint, and generated code that is fresh (the first run builds the linter: minutes)
