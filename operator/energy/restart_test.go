@@ -154,3 +154,33 @@ func TestAFederationOfTheSameNameStartsAnew(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+func TestASiteComesInOnlyWhenWhatLedToItIsKept(t *testing.T) {
+	r := newRig(t)
+	r.every = time.Hour // nothing is written in the background
+	r.trace("t.csv", map[string][]float64{"a": {200, 80, 80, 80}})
+	f, sites := r.federation("f", func(s *v1alpha1.FederationSpec) { s.Energy.EnterConfirmations = 1 }, "a")
+	l := r.start()
+	l.ensure(f, sites)
+	l.sees(f, "a")
+	l.line.cut.Store(true)
+	r.clock.next()
+	for deadline := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) { // the director has decided and cannot say it
+		x, err := l.federation(key(f)).explain("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Admit && x.MembershipError != "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v", x.Facts())
+		}
+	}
+	if e, _ := l.Wish(key(f), "a"); e.Admit {
+		t.Errorf("in, and the next leader would not know why: %+v", e)
+	}
+	l.line.cut.Store(false)
+	l.until(f, "a", "in", reason(v1alpha1.ReasonEnergyFavourable))
+	r.kept(f)
+}
