@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	girassol.dev v0.0.0
+	github.com/prometheus/client_golang v1.25.0
 	github.com/yuin/gopher-lua v1.1.1
 	helm.sh/helm/v3 v3.22.0
 	k8s.io/api v0.37.2
@@ -90,7 +91,6 @@ require (
 	github.com/peterbourgon/diskv v2.0.1+incompatible // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
