@@ -3,7 +3,6 @@ package energy
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,13 +27,7 @@ import (
 	"girassol.dev/signals"
 )
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if fuzz := flag.Lookup("test.fuzz"); fuzz != nil && fuzz.Value.String() != "" {
-		os.Exit(m.Run()) // each worker would start a control plane
-	}
-	os.Exit(testenv.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // wait bounds every wait of a test; it is never reached when all is well.
 const wait = 30 * time.Second

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,7 +58,7 @@ type Environment struct {
 // if the binaries are there, and ends it.
 func Main(m *testing.M) int {
 	ctrllog.SetLogger(logr.Discard()) // it complains without one; a test may set its own
-	if Assets() != "" {
+	if Assets() != "" && !fuzzing() {
 		e, err := Start()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "testenv:", err)
@@ -67,6 +68,12 @@ func Main(m *testing.M) int {
 		defer func() { e.Stop(); shared = nil }()
 	}
 	return m.Run()
+}
+
+// fuzzing: the fuzzer starts this binary once for each worker, and fuzz targets
+// need no control plane.
+func fuzzing() bool {
+	return slices.ContainsFunc(os.Args[1:], func(arg string) bool { return strings.HasPrefix(strings.TrimLeft(arg, "-"), "test.fuzz") })
 }
 
 // Shared is the package's control plane; without the binaries it skips the test.
