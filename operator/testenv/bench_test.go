@@ -160,12 +160,14 @@ func TestAPowerCutLosesTheNodeAndItsProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := filepath.Join(k.Disk(node, "/var/lib/shell"), "said")
-	until(t, "started", func() bool { return read(said) == "up\n" })
+	until(t, "started", func() bool { return read(said) == "up\n" && ready(t, e, node) == corev1.ConditionTrue })
 	power.Off()
 	k.PowerOff(node)
 	until(t, "lost the node", func() bool { return ready(t, e, node) == corev1.ConditionUnknown })
-	until(t, "had a set of 0/0", func() bool {
-		return e.Client.Get(ctx, client.ObjectKeyFromObject(set), set) == nil && set.Status.DesiredNumberScheduled == 0 && set.Status.NumberMisscheduled == 1
+	// Mostly the set then wants 0, because the node has a taint; at times the
+	// controller does not look again and it still wants 1.
+	until(t, "had a set with nothing ready", func() bool {
+		return e.Client.Get(ctx, client.ObjectKeyFromObject(set), set) == nil && set.Status.NumberReady == 0
 	})
 	if p := pods(t, e, ns); len(p) != 1 || p[0].Status.Phase != corev1.PodRunning {
 		t.Errorf("pods %v, want the one that looks as if it ran", p)

@@ -21,8 +21,8 @@ import (
 
 // Kubelet gives pods life: for every container of a pod that is on a node it runs
 // a process of this machine, with SIGTERM, the pod's grace and SIGKILL at the end
-// and a restart in between. KWOK plays the nodes and says that pods are ready; the
-// kubelet deletes a pod whose processes have ended.
+// and a restart in between. It writes the pods' status, without probes, and deletes
+// a pod whose processes have ended. KWOK plays the nodes.
 //
 // There are no containers: paths of volume mounts in commands, arguments and the
 // environment are replaced by folders, every pod listens on a loopback address of
@@ -47,7 +47,7 @@ type KubeletOptions struct {
 	// Namespace whose pods are run.
 	Namespace string
 	// Program is the executable of a container; empty runs nothing, and the
-	// container is what KWOK says of it.
+	// container looks as if it ran.
 	Program func(c *corev1.Container) string
 	// Extra arguments of a container, put after its own.
 	Extra func(p *corev1.Pod, c *corev1.Container) []string
@@ -183,7 +183,7 @@ func (k *Kubelet) see(o *corev1.Pod) {
 		p = k.newPod(o)
 		k.pods[o.UID] = p
 		over := o.DeletionTimestamp != nil || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
-		if !over && !k.dark[o.Spec.NodeName] && k.lives(o) {
+		if !over && !k.dark[o.Spec.NodeName] {
 			k.launch(p)
 		}
 	}
@@ -195,16 +195,6 @@ func (k *Kubelet) see(o *corev1.Pod) {
 			k.group.Go(func() { k.finish(o) })
 		}
 	}
-}
-
-// lives says whether any container of the pod has a program.
-func (k *Kubelet) lives(o *corev1.Pod) bool {
-	for i := range o.Spec.Containers {
-		if k.Program(&o.Spec.Containers[i]) != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // gone ends a pod whose object vanished, as after a deletion by force.

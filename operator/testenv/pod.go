@@ -82,6 +82,7 @@ func (p *pod) run() {
 	if !ok {
 		return
 	}
+	p.showRunning()
 	var group sync.WaitGroup
 	for i := range p.object.Spec.Containers {
 		c := &p.object.Spec.Containers[i]
@@ -97,6 +98,11 @@ func (p *pod) run() {
 		group.Go(func() { p.keep(c.Name, argv, env) })
 	}
 	group.Wait()
+	select { // a pod of which nothing is run stays until it is to end
+	case <-p.ending:
+	case <-p.dead:
+	case <-p.k.stopped:
+	}
 }
 
 // The pauses before a second restart and those after it, which double; a kubelet's
@@ -173,7 +179,23 @@ func (p *pod) await(process *Process) (asked, killed bool) {
 	return true, true
 }
 
-// show says in the pod's status how a container is and how it last ended.
+// showRunning says in the pod's status that it has started.
+func (p *pod) showRunning() {
+	now := metav1.Now()
+	var conditions, containers []any
+	for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		conditions = append(conditions, map[string]any{"type": kind, "status": corev1.ConditionTrue, "lastTransitionTime": now})
+	}
+	for _, c := range p.object.Spec.Containers {
+		containers = append(containers, map[string]any{"name": c.Name, "image": c.Image, "imageID": "", "ready": true, "started": true, "restartCount": 0,
+			"state": corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
+	}
+	address := PodAddress(p.object.Namespace, p.object.Name)
+	p.patch(map[string]any{"phase": corev1.PodRunning, "startTime": now, "podIP": address, "podIPs": []corev1.PodIP{{IP: address}},
+		"conditions": conditions, "containerStatuses": containers})
+}
+
+// show says how a container is after its first end, and how it last ended.
 func (p *pod) show(container string, restarts int, now corev1.ContainerState, last *corev1.ContainerStateTerminated) {
 	ready := corev1.ConditionFalse
 	if now.Running != nil {
@@ -185,10 +207,14 @@ func (p *pod) show(container string, restarts int, now corev1.ContainerState, la
 	if last != nil {
 		status["lastState"] = map[string]any{"terminated": last}
 	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+	p.patch(map[string]any{
 		"containerStatuses": []any{status},
 		"conditions":        []any{map[string]any{"type": corev1.PodReady, "status": ready, "lastTransitionTime": metav1.Now()}},
-	}})
+	})
+}
+
+func (p *pod) patch(status map[string]any) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.object.UID}, "status": status})
 	if err != nil {
 		p.k.t.Errorf("kubelet: %v", err)
 		return
