@@ -104,6 +104,7 @@ func site(namespace, name string) *v1alpha1.Site {
 
 func federation(namespace, name string, sites ...string) *v1alpha1.Federation {
 	f := &v1alpha1.Federation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	f.Spec.Energy.Policy = v1alpha1.EnergyIgnore
 	for _, s := range sites {
 		f.Spec.Sites = append(f.Spec.Sites, v1alpha1.SiteReference{Name: s})
 	}

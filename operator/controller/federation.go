@@ -97,7 +97,9 @@ type federation struct {
 	selected map[string]bool
 	// fault is why the spec cannot be acted on in full; nil if it can.
 	fault *membership.Fault
-	// coordinator is nil before it said anything.
+	// asked: the coordinator's answer is on its way. coordinator is nil before it
+	// said anything.
+	asked       bool
 	coordinator *coordinatorv1.FederationStatus
 	reachable   membership.Tri
 	unreachable string
@@ -203,6 +205,7 @@ func (r *FederationReconciler) run(ctx context.Context, v *federation) error {
 	}
 	// A coordinator that runs is spoken to whatever the present spec is.
 	r.Coordinators.Ensure(v.key, coordinators.Target{Address: resources.CoordinatorAddress(v.Federation), Certificate: certificate})
+	v.asked = true
 	v.coordinator, v.reachable, v.unreachable = r.Coordinators.Status(v.key)
 	return nil
 }

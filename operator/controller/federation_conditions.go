@@ -59,6 +59,20 @@ func (v *federation) conditions(active int) []metav1.Condition {
 	return out
 }
 
+// before is what was last said of a condition.
+func (v *federation) before(of string) verdict {
+	c := condition(v.Federation, of)
+	return verdict{c.Status, v1alpha1.Reason(c.Reason), c.Message}
+}
+
+// failure is why the run failed; the last words outlive the coordinator.
+func (v *federation) failure() v1alpha1.Reason {
+	if v.coordinator == nil && v.Status.Phase == v1alpha1.FederationFailed {
+		return reasonOr(condition(v.Federation, v1alpha1.ConditionStalled).Reason, v1alpha1.ReasonTooManyVoidRounds)
+	}
+	return reasonOr(v.coordinator.GetReason(), v1alpha1.ReasonTooManyVoidRounds)
+}
+
 func (v *federation) accepted() verdict {
 	if v.fault != nil {
 		return no(v.fault.Reason, "%s", v.fault.Message)
@@ -67,6 +81,9 @@ func (v *federation) accepted() verdict {
 }
 
 func (v *federation) available() verdict {
+	if v.pending() {
+		return v.before(v1alpha1.ConditionCoordinatorAvailable)
+	}
 	switch v.reachable {
 	case membership.Yes:
 		return yes(v1alpha1.ReasonCoordinatorAvailable, "the coordinator answers")
@@ -134,7 +151,7 @@ func (v *federation) quorumMet(active int, energy verdict) verdict {
 // admitted is the number of sites that energy wants.
 func (v *federation) admitted() (n int) {
 	for _, w := range v.wishes {
-		if w.Known && w.Admit {
+		if w.Admit {
 			n++
 		}
 	}
@@ -174,6 +191,9 @@ func (v *federation) suspendedCondition() verdict {
 // progressing says whether rounds are committed.
 func (v *federation) progressing(energy verdict) verdict {
 	c := v.coordinator
+	if v.pending() {
+		return v.before(v1alpha1.ConditionProgressing)
+	}
 	if v.reachable != membership.Yes {
 		return unknown(v1alpha1.ReasonCoordinatorUnreachable, "the coordinator does not answer")
 	}
@@ -186,7 +206,7 @@ func (v *federation) progressing(energy verdict) verdict {
 	case v1alpha1.FederationCompleted:
 		return no(v1alpha1.ReasonCompleted, "all rounds are committed")
 	case v1alpha1.FederationFailed:
-		return no(reasonOr(c.GetReason(), v1alpha1.ReasonTooManyVoidRounds), "the run has failed")
+		return no(v.failure(), "the run has failed")
 	case v1alpha1.FederationPaused:
 		return no(v1alpha1.ReasonPaused, "no round is granted while it is paused")
 	case v1alpha1.FederationWaitingForModel:
@@ -220,7 +240,7 @@ func (v *federation) ready(accepted, available, energy, quorum verdict) verdict 
 	case phase == v1alpha1.FederationCompleted:
 		return yes(v1alpha1.ReasonCompleted, "all rounds are committed")
 	case phase == v1alpha1.FederationFailed:
-		return no(reasonOr(v.coordinator.GetReason(), v1alpha1.ReasonTooManyVoidRounds), "the run has failed: see the sites and the coordinator's log, then make a new Federation")
+		return no(v.failure(), "the run has failed: see the sites and the coordinator's log, then make a new Federation")
 	case available.status != metav1.ConditionTrue:
 		return verdict{available.status, available.reason, "the coordinator does not answer"}
 	}
@@ -249,7 +269,7 @@ func (v *federation) stalled(accepted verdict) *verdict {
 		c := yes(accepted.reason, "%s", accepted.message)
 		return &c
 	case v.phase() == v1alpha1.FederationFailed:
-		c := yes(reasonOr(v.coordinator.GetReason(), v1alpha1.ReasonTooManyVoidRounds), "the run has failed")
+		c := yes(v.failure(), "the run has failed")
 		return &c
 	}
 	return nil

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/operator/energy"
 	"girassol.dev/operator/membership"
@@ -33,10 +36,30 @@ func (r *FederationReconciler) listen(ctx context.Context, v *federation) error 
 		v.blame(&fault.Fault)
 	}
 	r.Energy.SetUnavailable(v.key, unavailable)
-	for _, s := range sites {
-		v.wishes[s.Name], _ = r.Energy.Wish(v.key, s.Name)
+	for i := range sites {
+		w, _ := r.Energy.Wish(v.key, sites[i].Name)
+		if !w.Known {
+			w = lastWish(&sites[i])
+		}
+		v.wishes[sites[i].Name] = w
 	}
 	return nil
+}
+
+// lastWish is what a site shows of energy: an operator that has just begun does
+// not take a place away, nor say anything new, before its engine has decided.
+func lastWish(s *v1alpha1.Site) membership.Energy {
+	w := membership.Energy{Admit: isIn(s), Window: v1alpha1.WindowUnknown}
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionEnergyFavourable); c != nil {
+		w.Reason, w.Message = v1alpha1.Reason(c.Reason), c.Message
+		switch c.Status {
+		case metav1.ConditionTrue:
+			w.Window = v1alpha1.WindowOpen
+		case metav1.ConditionFalse:
+			w.Window = v1alpha1.WindowClosed
+		}
+	}
+	return w
 }
 
 // choose selects among the sites that could take part and says so to the site
@@ -58,13 +81,22 @@ func (v *federation) choose(r *FederationReconciler) {
 	}
 	selected, why := membership.Select(candidates, v.Spec.MaxSites, v.now)
 	v.selected = selected
-	r.Selection.Set(v.key, selected, why)
+	if !v.pending() {
+		r.Selection.Set(v.key, selected, why)
+	}
+}
+
+// pending says whether a coordinator that was known has not been heard since this
+// operator began. Its sites wait until it is, or is given up: what is not known
+// yet has not changed.
+func (v *federation) pending() bool {
+	before := v1alpha1.Reason(condition(v.Federation, v1alpha1.ConditionCoordinatorAvailable).Reason)
+	return v.asked && v.coordinator == nil && v.reachable == membership.Unknown && before != "" && before != v1alpha1.ReasonCoordinatorStarting
 }
 
 // willing says whether energy and the site's own spec would have it now.
 func (v *federation) willing(s *v1alpha1.Site) bool {
-	w := v.wishes[s.Name]
-	return w.Known && w.Admit && s.DeletionTimestamp.IsZero() && s.Status.Phase != v1alpha1.SiteBlocked
+	return v.wishes[s.Name].Admit && s.DeletionTimestamp.IsZero() && s.Status.Phase != v1alpha1.SiteBlocked
 }
 
 // isIn says whether a site has, or is getting, its place.

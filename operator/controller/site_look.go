@@ -94,10 +94,15 @@ func (r *SiteReconciler) lookFederation(v *view) bool {
 	known.Selected, known.NotSelected = selected, why
 	v.world.Energy, v.signal = r.Energy.Wish(v.federation, s.Name)
 	v.block(r.Energy.SiteFault(v.federation, s.Name))
-	if known.Rest != nil || !s.DeletionTimestamp.IsZero() {
+	switch {
+	case !s.DeletionTimestamp.IsZero() || !f.DeletionTimestamp.IsZero():
+		return true
+	case !answered:
+		return false // its federation, or what its coordinator says, has not been looked at yet
+	case known.Rest != nil:
 		return true // not wanted, whatever the selection says
 	}
-	return answered && (selected || why.Reason != "")
+	return selected || why.Reason != ""
 }
 
 // lookCoordinator reads the last that the coordinator said.

@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/membership"
 )
 
 func TestAThousandReconcilesOfAnUnchangedFederationMakeNoWrite(t *testing.T) {
@@ -42,5 +46,53 @@ func TestAThousandReconcilesOfAnUnchangedFederationMakeNoWrite(t *testing.T) {
 	}
 	if made := b.env.Requests(t).Since(before); made.Writes() != 0 {
 		t.Errorf("the API server served %v", made)
+	}
+}
+
+// A new operator knows neither what the coordinator says nor what energy wants for
+// its first seconds.
+func TestANewOperatorChangesNothingBeforeItKnows(t *testing.T) {
+	for name, reachable := range map[string]membership.Tri{"coordinator that answers": membership.Yes, "coordinator that is gone": membership.No} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			for _, site := range []string{"lisboa", "porto"} {
+				b.site(site)
+				b.energy.want(site, openWindow)
+			}
+			b.federation("gpt", func(s *v1alpha1.FederationSpec) { s.MaxSites = new(int32(1)) }, "lisboa", "porto")
+			b.siteIs("porto", "gpt", v1alpha1.SiteActive, v1alpha1.ReasonTraining)
+			s := &v1alpha1.Site{}
+			b.get("porto", s)
+			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionEnergyFavourable, Status: metav1.ConditionTrue, Reason: "EnergyFavourable", LastTransitionTime: metav1.Now()}}
+			if err := b.env.Client.Status().Update(context.Background(), s); err != nil {
+				t.Fatal(err)
+			}
+			b.coordinator.say(v1alpha1.FederationTraining, 7)
+			b.coordinator.status.Round.LastVoid = &coordinatorv1.VoidRound{Number: 7, Reason: "TooFewUpdates"}
+			b.coordinator.reachable, b.coordinator.why = reachable, "connection refused"
+			b.reconcile("gpt")
+			before, _ := b.reconcile("gpt")
+			said := b.coordinator.status
+
+			b.restart()
+			b.coordinator.status, b.coordinator.reachable = nil, membership.Unknown
+			b.energy.want("lisboa", membership.Energy{})
+			b.energy.want("porto", membership.Energy{})
+			now, _ := b.reconcile("gpt")
+			if now.ResourceVersion != before.ResourceVersion {
+				t.Errorf("the status changed from\n%+v to\n%+v", before.Status, now.Status)
+			}
+			if _, _, known := b.r.Selection.Of(keyOf(now), "porto"); known {
+				t.Error("sites are decided about before the coordinator is heard or given up")
+			}
+			b.coordinator.status, b.coordinator.reachable = said, reachable
+			now, _ = b.reconcile("gpt")
+			if now.ResourceVersion != before.ResourceVersion {
+				t.Errorf("the status changed from\n%+v to\n%+v", before.Status, now.Status)
+			}
+			if selected, _, known := b.r.Selection.Of(keyOf(now), "porto"); !known || !selected {
+				t.Error("an active site loses its place while energy is not known")
+			}
+		})
 	}
 }
