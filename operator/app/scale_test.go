@@ -26,7 +26,7 @@ const (
 	crowdSites       = 40 // of each
 	// Bounds: what one site costs from nothing to its place, and what the whole
 	// operator keeps. Measured values are in the test's log.
-	maxWritesPerSite = 12
+	maxWritesPerSite = 16
 	maxReadsPerSite  = 10
 	maxHeap          = 48 << 20
 	// restarts in an unchanged world: more than 1,000 reconciles.
@@ -88,7 +88,7 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 	e := testenv.Shared(t)
 	namespace, ctx := e.Namespace(t), context.Background()
 	base := heap()
-	sites := crowd(t, namespace)
+	sites, o := crowd(t, namespace)
 	t.Cleanup(func() {
 		_ = e.Client.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels{"crowd": namespace})
 	})
@@ -111,18 +111,18 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 	}
 
 	var p *operator
-	first := measure("from nothing to places", func() {
-		p = run(t, options(t, namespace))
+	first := measure("from nothing to training", func() {
+		p = run(t, o)
 		for i := range crowdFederations {
 			eventually(t, "acceptance", accepted(t, namespace, fmt.Sprintf("fed-%d", i)))
 		}
-		eventually(t, "sites with a federation", func() error { return haveFederations(ctx, e.Client, namespace, sites) })
+		eventually(t, "sites that train", func() error { return train(ctx, e.Client, namespace, sites) })
 	})
 	restart := measure(fmt.Sprintf("%d new operators, nothing changed", restarts), func() {
 		for range restarts {
 			p.end()
 			before := reconciles(t)
-			p = run(t, options(t, namespace))
+			p = run(t, o)
 			eventually(t, "reconciles of everything", func() error {
 				if n := reconciles(t) - before; n < float64(sites+crowdFederations) {
 					return fmt.Errorf("%v", n)
@@ -182,9 +182,11 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 	}
 }
 
-// crowd makes the objects and says how many sites there are.
-func crowd(t *testing.T, namespace string) (sites int) {
+// crowd makes the objects and their coordinators and says how many sites there are.
+func crowd(t *testing.T, namespace string) (sites int, o Options) {
 	t.Helper()
+	o = options(t, namespace)
+	o.Resolve = map[string]string{}
 	for i := range crowdFederations {
 		var names []string
 		for j := range crowdSites {
@@ -205,25 +207,30 @@ func crowd(t *testing.T, namespace string) (sites int) {
 			names = append(names, name)
 			sites++
 		}
-		create(t, federation(namespace, fmt.Sprintf("fed-%d", i), names...))
+		name := fmt.Sprintf("fed-%d", i)
+		create(t, federation(namespace, name, names...))
+		from, to := playCoordinator(t, namespace, name, names).resolve(namespace, name)
+		o.Resolve[from] = to
 	}
-	return sites
+	return sites, o
 }
 
-// haveFederations says whether every site has its federation.
-func haveFederations(ctx context.Context, c client.Client, namespace string, want int) error {
+// train says whether all sites do.
+func train(ctx context.Context, c client.Client, namespace string, want int) error {
 	var all v1alpha1.SiteList
 	if err := c.List(ctx, &all, client.InNamespace(namespace)); err != nil {
 		return err
 	}
-	n := 0
+	n, other := 0, ""
 	for _, s := range all.Items {
-		if s.Status.Federation != "" {
+		if s.Status.Phase == v1alpha1.SiteActive {
 			n++
+		} else {
+			other = fmt.Sprintf("%s is %s %s", s.Name, s.Status.Phase, s.Status.Reason)
 		}
 	}
 	if n != want {
-		return fmt.Errorf("%d of %d", n, want)
+		return fmt.Errorf("%d of %d; %s", n, want, other)
 	}
 	return nil
 }
