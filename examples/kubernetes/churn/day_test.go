@@ -32,8 +32,10 @@ const (
 	oneRound = 4 * time.Second
 )
 
-// A generated day of signals moves both sites: every window is used, every drain
-// ends by its deadline, no update is lost and all replicas are the coordinator's.
+// A generated day of signals moves both sites: every window is used and nothing
+// else, every drain ends by its deadline, no update is lost and all replicas are
+// the coordinator's. In the longest window the operator is killed and started
+// again, and no site notices.
 func TestADayOfSignals(t *testing.T) {
 	day, err := synthetic.Generate(synthetic.Config{Seed: *seed, Sites: 6})
 	if err != nil {
@@ -47,13 +49,14 @@ func TestADayOfSignals(t *testing.T) {
 	r := newRig(t, setup{traces: traces, clock: c})
 	t.Logf("seed %d, %g virtual seconds a second; windows %v", *seed, *speed, windows(day))
 
-	end := synthetic.Start.Add((synthetic.Points - 1) * synthetic.Step)
-	deadline := time.Now().Add(time.Duration(float64(end.Sub(c.at(time.Now()))) / c.speed))
-	r.alive(deadline)
+	r.alive(c.when(middle(day)))
+	r.killOperator()
+	r.alive(c.when(synthetic.Start.Add((synthetic.Points - 1) * synthetic.Step)))
 	for _, site := range []string{quebec, atlanta} {
 		r.untilPhase(site, v1alpha1.SiteIdle)
 	}
 	last := r.status()
+	r.watch.pause() // what follows is no part of the day
 	r.remove()
 
 	manifests := r.checkCommits()
@@ -65,9 +68,22 @@ func TestADayOfSignals(t *testing.T) {
 	}
 	r.checkWindows(c, day, manifests)
 	r.checkDrains()
-	r.checkUpdates(manifests)
+	r.checkUpdates(manifests, 0)
 	r.checkReplicas(manifests)
 	r.checkEndings()
+}
+
+// middle of the longest window.
+func middle(day synthetic.Traces) time.Time {
+	var longest synthetic.Window
+	for _, all := range windows(day) {
+		for _, w := range all {
+			if w.Length > longest.Length {
+				longest = w
+			}
+		}
+	}
+	return synthetic.Start.Add(longest.From + longest.Length/2)
 }
 
 // alive waits until a time, as long as the operator runs.
@@ -114,33 +130,46 @@ func trained(c *clock, manifests []checkpoint.Manifest, site string, from, to ti
 	})
 }
 
-// checkWindows: each window that is long enough has a committed round of its site.
+// checkWindows: each window that is long enough has a committed round of its site,
+// and no round lies outside of all windows.
 func (r *rig) checkWindows(c *clock, day synthetic.Traces, manifests []checkpoint.Manifest) {
 	r.t.Helper()
 	virtual := func(d time.Duration) time.Duration { return time.Duration(float64(d) * c.speed) }
+	// The first point above the threshold closes a window; then the drain's grace
+	// and the commit of what was brought in it.
+	after := synthetic.Step + virtual(time.Duration(r.federation.Spec.Drain.GraceSeconds)*time.Second+oneRound)
 	long := 0
 	for site, all := range windows(day) {
+		outside, required := synthetic.Start.Add(-virtual(lead)), 0
 		for _, w := range all {
 			// Two points below the threshold open it; the second is one step later.
 			from, to := synthetic.Start.Add(w.From+synthetic.Step), synthetic.Start.Add(w.From+w.Length)
-			used := trained(c, manifests, site, from, to)
-			required := to.Sub(from) > virtual(comes+oneRound)
-			if required {
-				long++
+			used, must := trained(c, manifests, site, from, to), to.Sub(from) > virtual(comes+oneRound)
+			if must {
+				required++
 			}
-			if required && !used {
+			if must && !used {
 				r.t.Errorf("%s: nothing was committed in its window from %s to %s", site, from.Format("15:04"), to.Format("15:04"))
 			}
-			r.t.Logf("window of %-8s %s to %s (%4.1f s): used %t, required %t", site, from.Format("15:04"), to.Format("15:04"), to.Sub(from).Seconds()/c.speed, used, required)
+			r.t.Logf("window of %-8s %s to %s (%4.1f s): used %t, required %t", site, from.Format("15:04"), to.Format("15:04"), to.Sub(from).Seconds()/c.speed, used, must)
+			if trained(c, manifests, site, outside, from) {
+				r.t.Errorf("%s trained between %s and %s, outside of its windows", site, outside.Format("15:04"), from.Format("15:04"))
+			}
+			outside = to.Add(after)
 		}
-		// Outside of all windows nothing begins; a round at its edge may end after.
-		if trained(c, manifests, site, synthetic.Start.Add(-virtual(lead)), synthetic.Start) {
-			r.t.Errorf("%s trained before there was any signal", site)
+		if drains := len(r.drains(site)); drains < required || drains > len(all) {
+			r.t.Errorf("%s drained %d times in %d windows, of which %d had to be used", site, drains, len(all), required)
 		}
+		long += required
 	}
 	if long < 3 {
 		r.t.Errorf("only %d windows are long enough to be used: take another seed or a lower speed", long)
 	}
+}
+
+// drains of a site.
+func (r *rig) drains(site string) []span {
+	return slices.DeleteFunc(r.watch.spans(site), func(s span) bool { return s.phase != v1alpha1.SiteDraining })
 }
 
 // checkDrains: who leaves is out by the deadline that its status shows.
@@ -148,10 +177,7 @@ func (r *rig) checkDrains() {
 	r.t.Helper()
 	n := 0
 	for _, site := range []string{quebec, atlanta} {
-		for _, s := range r.watch.spans(site) {
-			if s.phase != v1alpha1.SiteDraining {
-				continue
-			}
+		for _, s := range r.drains(site) {
 			n++
 			by := s.last.site.Status.DrainDeadline
 			switch {

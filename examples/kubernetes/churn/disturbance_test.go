@@ -65,7 +65,7 @@ func TestTheOperatorKilledInEachTransitionGoesOnWithItsDeadlines(t *testing.T) {
 	r.untilTrained(quebec)
 	r.remove()
 	manifests := r.checkCommits()
-	r.checkUpdates(manifests)
+	r.checkUpdates(manifests, 0)
 	r.checkReplicas(manifests)
 	r.checkEndings()
 }
@@ -109,7 +109,7 @@ func TestASiteWithoutPowerIsLostAndComesBack(t *testing.T) {
 	}
 	r.remove()
 	manifests := r.checkCommits()
-	r.checkUpdates(manifests)
+	r.checkUpdates(manifests, 0)
 	r.checkReplicas(manifests)
 }
 
@@ -146,7 +146,7 @@ func TestAKilledCoordinatorLosesNothing(t *testing.T) {
 	}
 	r.remove()
 	manifests := r.checkCommits()
-	r.checkUpdates(manifests)
+	r.checkUpdates(manifests, 2)
 	r.checkReplicas(manifests)
 }
 
@@ -154,7 +154,7 @@ func TestAKilledCoordinatorLosesNothing(t *testing.T) {
 // time: its capacity is handed back, the next site is asked and keeps the place.
 func TestGPUsThatComeTooLateFailOverToTheNextSite(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{driver: time.Hour, edit: func(f *v1alpha1.Federation, sites map[string]*v1alpha1.Site) {
+	r := newRig(t, setup{elect: true, driver: time.Hour, edit: func(f *v1alpha1.Federation, sites map[string]*v1alpha1.Site) {
 		one := int32(1)
 		f.Spec.MaxSites = &one
 		sites[quebec].Spec.Capacity.ProvisioningDeadlineSeconds = 8

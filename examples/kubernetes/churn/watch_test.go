@@ -37,6 +37,7 @@ func (s seen) condition(kind string) string {
 type recorder struct {
 	mu      sync.Mutex
 	changes map[string][]seen // by site
+	paused  bool
 }
 
 func watch(t *testing.T, e *testenv.Environment, ns string) *recorder {
@@ -75,11 +76,20 @@ func (r *recorder) follow(ctx context.Context, c client.WithWatch, ns string) {
 		}
 		r.mu.Lock()
 		last := r.changes[s.Name]
-		if len(last) == 0 || last[len(last)-1].site.ResourceVersion != s.ResourceVersion {
+		if r.paused {
+			// Nothing is kept any more.
+		} else if len(last) == 0 || last[len(last)-1].site.ResourceVersion != s.ResourceVersion {
 			r.changes[s.Name] = append(last, seen{time.Now(), s.DeepCopy()})
 		}
 		r.mu.Unlock()
 	}
+}
+
+// pause keeps what was seen so far, and nothing of what comes.
+func (r *recorder) pause() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = true
 }
 
 // of a site, in order.
