@@ -8,10 +8,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"girassol.dev/api/externalscaler"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestABadTriggerIsToldTheWayOut(t *testing.T) {
@@ -75,22 +75,22 @@ func TestAMetricOfAnotherTriggerIsRefused(t *testing.T) {
 	}
 }
 
-func FuzzATriggerIsAnsweredOrRefused(f *testing.F) {
-	f.Add("training/gpt", "quebec", "sites", "energy", "1")
-	f.Add("gpt", "", "rounds", "none", "0.5")
-	f.Add("/", "a", "", "", "1e400")
-	w := &world{}
-	f.Fuzz(func(t *testing.T, federation, site, demand, gate, target string) {
-		ref := reference(map[string]string{KeyFederation: federation, KeySite: site, KeyDemand: demand, KeyGate: gate, KeyTarget: target})
-		spec, err := New(w, nil).GetMetricSpec(context.Background(), ref)
+// TestEveryTriggerIsAnsweredOrRefused draws metadata near and far from what is
+// meant. A fuzz target would be compiled with all of Kubernetes' client.
+func TestEveryTriggerIsAnsweredOrRefused(t *testing.T) {
+	s := New(&world{}, nil)
+	near := rapid.SampledFrom([]string{"", "/", "gpt", "training/gpt", "a/b/c", DemandSites, DemandRounds, GateEnergy, GateNone, "1", "0.5", "-1", "1e400", "NaN", "0x1p-2"})
+	text := rapid.OneOf(near, rapid.String())
+	rapid.Check(t, func(t *rapid.T) {
+		metadata := rapid.MapOf(rapid.SampledFrom([]string{KeyFederation, KeySite, KeyDemand, KeyGate, KeyTarget, "else"}), text).Draw(t, "metadata")
+		spec, err := s.GetMetricSpec(context.Background(), reference(metadata))
 		if err != nil {
 			if status.Code(err) != codes.InvalidArgument {
 				t.Fatalf("%v", err)
 			}
 			return
 		}
-		m := spec.MetricSpecs[0]
-		if m.MetricName == "" || !(m.TargetSizeFloat > 0) || m.TargetSize < 1 {
+		if m := spec.MetricSpecs[0]; m.MetricName == "" || !(m.TargetSizeFloat > 0) || m.TargetSize < 1 {
 			t.Fatalf("%+v", m)
 		}
 	})
