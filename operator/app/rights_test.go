@@ -73,8 +73,11 @@ func TestTheChartsRightsSufficeForAWholeLife(t *testing.T) {
 	}
 	gone := func(name string, o client.Object) func() error {
 		return func() error {
-			if err := get(name, o); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%T %s is there: %v", o, name, err)
+			switch err := get(name, o); {
+			case err == nil:
+				return fmt.Errorf("%T %s is there", o, name)
+			case !apierrors.IsNotFound(err):
+				return err
 			}
 			return nil
 		}

@@ -182,6 +182,9 @@ func (r *FederationReconciler) act(ctx context.Context, v *federation) error {
 	}
 	failed := r.run(ctx, v)
 	failed = errors.Join(failed, r.listen(ctx, v))
+	if f := v.fault; f != nil && (f.Reason == v1alpha1.ReasonSecretNotFound || f.Reason == v1alpha1.ReasonSecretInvalid) {
+		v.wakeBy(v.now.Add(missingSecret)) // nothing tells of Secrets
+	}
 	v.choose(r)
 	return errors.Join(failed, r.pause(ctx, v))
 }

@@ -117,7 +117,8 @@ func (r *FederationReconciler) checkRedis(ctx context.Context, v *federation) (*
 		return &membership.Fault{Reason: v1alpha1.ReasonSecretInvalid, Message: fmt.Sprintf("%s: Secret %s has no key %s", field, redis.URLSecret.Name, redis.URLSecret.Key)}, nil
 	}
 	// The error of Parse would show the password.
-	if u, err := url.Parse(strings.TrimSpace(string(value))); err != nil || u.Host == "" || (u.Scheme != "redis" && u.Scheme != "rediss") {
+	u, err := url.Parse(strings.TrimSpace(string(value)))
+	if good := err == nil && u.Host != "" && (u.Scheme == "redis" || u.Scheme == "rediss"); !good {
 		return &membership.Fault{Reason: v1alpha1.ReasonSecretInvalid, Message: fmt.Sprintf("%s: key %s of Secret %s holds no URL like redis://user:password@host:6379/0", field, redis.URLSecret.Key, redis.URLSecret.Name)}, nil
 	}
 	return nil, nil
@@ -144,7 +145,8 @@ func (r *FederationReconciler) issue(ctx context.Context, v *federation, found *
 	leaf := func(id certs.Identity, name string, secret func(certs.Leaf) runtime.ApplyConfiguration) (certs.Leaf, error) {
 		var s corev1.Secret
 		err := r.Reader.Get(ctx, types.NamespacedName{Namespace: v.Namespace, Name: name}, &s)
-		if err != nil && !apierrors.IsNotFound(err) {
+		missing := apierrors.IsNotFound(err)
+		if err != nil && !missing {
 			return certs.Leaf{}, err
 		}
 		kept := resources.Leaf(s.Data)
@@ -153,14 +155,14 @@ func (r *FederationReconciler) issue(ctx context.Context, v *federation, found *
 			found.until = earliest(found.until, due)
 			return kept, nil
 		}
-		fresh, issueErr := authority.Issue(id, v.now, r.Random)
-		if issueErr != nil {
-			return certs.Leaf{}, issueErr
+		fresh, err := authority.Issue(id, v.now, r.Random)
+		if err != nil {
+			return certs.Leaf{}, err
 		}
 		if _, err := r.Applier.Apply(ctx, secret(fresh)); err != nil {
 			return certs.Leaf{}, err
 		}
-		if apierrors.IsNotFound(err) {
+		if missing {
 			first = append(first, id.String())
 		} else {
 			renewed = append(renewed, id.String())

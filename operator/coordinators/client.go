@@ -164,10 +164,10 @@ func (c *client) heard(s *coordinatorv1.FederationStatus) {
 	if observe := c.directory.Observe; observe != nil {
 		observe(c.key, s)
 	}
-	print := fingerprint(s)
+	seen := fingerprint(s)
 	c.mu.Lock()
-	news := c.reachable != membership.Yes || c.seen != print
-	c.status, c.seen = s, print
+	news := c.reachable != membership.Yes || c.seen != seen
+	c.status, c.seen = s, seen
 	c.reachable, c.message, c.silent = membership.Yes, "", time.Time{}
 	c.mu.Unlock()
 	if news {

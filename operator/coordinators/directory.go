@@ -205,7 +205,7 @@ func (d *Directory) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection: one operator speaks to a coordinator.
+// NeedLeaderElection is true: one operator speaks to a coordinator.
 func (d *Directory) NeedLeaderElection() bool { return true }
 
 // run needs d.mu.

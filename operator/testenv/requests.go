@@ -90,13 +90,12 @@ func (r Requests) Since(before Requests) Requests {
 	return out
 }
 
-// Writes is the number of those that may change something, Reads of those that
-// fetch; watches are neither.
+// Writes is the number of those that may change something.
 func (r Requests) Writes() float64 {
 	return r.sum("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
 }
 
-// Reads: see Writes.
+// Reads is the number of those that fetch; watches are none.
 func (r Requests) Reads() float64 { return r.sum("GET", "LIST") }
 
 func (r Requests) sum(verbs ...string) (n float64) {
