@@ -16,7 +16,7 @@
 
 {{- define "girassol.selector" -}}
 app.kubernetes.io/name: girassol
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 

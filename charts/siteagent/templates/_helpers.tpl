@@ -4,7 +4,7 @@
 
 {{- define "siteagent.selector" -}}
 app.kubernetes.io/name: girassol-agent
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "siteagent.labels" -}}
@@ -13,8 +13,8 @@ app.kubernetes.io/component: agent
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-girassol.dev/federation: {{ .Values.federation }}
-girassol.dev/site: {{ .Values.site }}
+girassol.dev/federation: {{ .Values.federation | quote }}
+girassol.dev/site: {{ .Values.site | quote }}
 {{- end -}}
 
 {{- define "siteagent.image" -}}
