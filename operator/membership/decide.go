@@ -153,6 +153,12 @@ func (d *decider) nodesKnown() bool {
 	return !d.w.Cluster.Remote || d.w.Cluster.Reachable == Yes
 }
 
+// connecting: it will soon be known whether the cluster that has the nodes can be
+// reached, as after a restart. What came while nobody looked is not late.
+func (d *decider) connecting() bool {
+	return d.w.Cluster.Remote && d.w.Cluster.Reachable == Unknown
+}
+
 // connected says whether the coordinator hears the site.
 func (d *decider) connected() Tri {
 	c := d.w.Coordinator

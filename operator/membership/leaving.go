@@ -42,9 +42,11 @@ func (d *decider) withdraw(why Fault) bool {
 	return d.enter(v1alpha1.SiteDraining)
 }
 
-// drainBy sets the deadline, earlier where nodes announced that they go before.
+// drainBy sets the deadline, earlier where all nodes go and announced it. One of
+// several that goes, or should long be gone, takes no time from the others.
 func (d *decider) drainBy(deadline time.Time) {
-	if gone := d.w.Nodes.GoneBy.Truncate(time.Second); d.nodesKnown() && !gone.IsZero() && gone.Before(deadline) {
+	n := d.w.Nodes
+	if gone := n.GoneBy.Truncate(time.Second); d.nodesKnown() && len(n.Enrol) == 0 && !gone.IsZero() && gone.Before(deadline) {
 		deadline = gone
 		if gone.Before(d.now) {
 			deadline = d.now

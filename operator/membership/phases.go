@@ -66,7 +66,7 @@ func (d *decider) provisioning() bool {
 		return d.enter(v1alpha1.SiteJoining)
 	}
 	waits := d.waitsFor(p, settled)
-	if d.passed(deadline) && (settled.IsZero() || !d.answered(p)) {
+	if d.passed(deadline) && (settled.IsZero() || !d.answered(p)) && !d.connecting() {
 		return d.fail(Fault{v1alpha1.ReasonCapacityDeadlineExceeded,
 			fmt.Sprintf("no allocatable GPUs by %s: %s", clock(deadline), waits.Message)})
 	}

@@ -18,11 +18,11 @@ const (
 	defaultRetryMax     = 7200 * time.Second
 )
 
-// wish begins w, or goes on with it. A key names one wish for ever: Since grows
-// from wish to wish even within a second.
+// wish begins w, or goes on with it; one that failed is over. A key names one wish
+// for ever: Since grows from wish to wish even within a second.
 func (d *decider) wish(w v1alpha1.ProvisioningWish) *v1alpha1.ProvisioningStatus {
 	p := d.st.Provisioning
-	if p != nil && p.Wish == w {
+	if p != nil && p.Wish == w && p.State != v1alpha1.ProvisioningFailed {
 		return p
 	}
 	since := d.now
