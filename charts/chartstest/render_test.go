@@ -35,7 +35,7 @@ capacity:
   scaleTargets:
     - {group: cluster.x-k8s.io, resource: machinedeployments}
     - {group: karpenter.sh, resource: nodepools, clusterScoped: true}
-provisioning: {enabled: true, url: "https://girassol.example/provisioning"}
+provisioning: {enabled: true, url: "https://girassol.example/provisioning", tokenSecret: {name: readers, key: token}}
 scaler: {tls: {secretName: scaler-tls, clientCertificates: true}}
 traces: {day.csv: "time,CA-QC\n2026-01-01T00:00:00Z,20\n"}
 metrics:
@@ -172,6 +172,31 @@ func TestTheWebhooksServiceFindsTheLeaderAndKEDAsFindsAll(t *testing.T) {
 				t.Errorf("%s selects %s=%s, the pods have %q", service, k, v, pod[k])
 			}
 		}
+	}
+}
+
+// TestReadersOfTheProvisioningAPIHaveAToken: without one the operator lets nobody
+// read wishes and explanations.
+func TestReadersOfTheProvisioningAPIHaveAToken(t *testing.T) {
+	pod := into[appsv1.Deployment](t, find(t, objects(t, "girassol", everything), "Deployment", "")).Spec.Template.Spec
+	const file = "/provisioning/token"
+	if !contains(pod.Containers[0].Args, "--provisioning-token-file="+file) {
+		t.Errorf("no file of a token among %q", pod.Containers[0].Args)
+	}
+	var volume string
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.MountPath == "/provisioning" && m.ReadOnly {
+			volume = m.Name
+		}
+	}
+	secret := ""
+	for _, v := range pod.Volumes {
+		if v.Name == volume && v.Secret != nil {
+			secret = v.Secret.SecretName
+		}
+	}
+	if secret != "readers" {
+		t.Errorf("Secret %q is mounted at the file's folder, want readers", secret)
 	}
 }
 
