@@ -2,6 +2,7 @@ package controller
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Metrics of both controllers. Values of a label come from the objects' names and
@@ -51,4 +52,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		r.MustRegister(m.SitePhase, m.CapacityWait, m.Failovers, m.Drains, m.Applies, m.ClusterReachable, m.CoordinatorReachable)
 	}
 	return m
+}
+
+// forgetSite takes all that was measured of a site that is gone away, so that
+// sites that come and go leave nothing behind.
+func (m *Metrics) forgetSite(key types.NamespacedName) {
+	of := prometheus.Labels{"namespace": key.Namespace, "site": key.Name}
+	m.SitePhase.DeletePartialMatch(of)
+	m.CapacityWait.DeletePartialMatch(of)
+	m.Failovers.DeletePartialMatch(of)
+	m.Drains.DeletePartialMatch(of)
+	m.ClusterReachable.DeletePartialMatch(of)
 }

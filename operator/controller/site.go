@@ -152,6 +152,9 @@ func (r *SiteReconciler) settle(ctx context.Context, v *view) (d membership.Deci
 	if err != nil {
 		return d, err
 	}
+	if v.unseen != nil {
+		return d, v.unseen // tried again
+	}
 	if v.state.Recheck > 0 {
 		d.Wake = earliest(d.Wake, r.Now().Add(v.state.Recheck))
 	}
@@ -180,7 +183,7 @@ func (r *SiteReconciler) forget(key types.NamespacedName) {
 	r.Capacity.Forget(key)
 	r.Clusters.Forget(key)
 	r.show(key, nil)
-	r.Metrics.ClusterReachable.DeleteLabelValues(key.Namespace, key.Name)
+	r.Metrics.forgetSite(key)
 }
 
 // again is when to look again though nothing changed; deadlines are whole

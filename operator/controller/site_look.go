@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +35,9 @@ type view struct {
 	// nodes that the selector matches; strays carry our label though it does not.
 	nodes, strays []corev1.Node
 	state         capacity.State
-	signal        *coordinatorv1.Signal
+	// unseen is why the capacity could not be looked at; nil if it could.
+	unseen error
+	signal *coordinatorv1.Signal
 	// seat is what the coordinator says of the site in the status that it sent at
 	// saidAt; nil if it does not know the site.
 	seat   *coordinatorv1.SiteStatus
@@ -59,11 +62,12 @@ func (r *SiteReconciler) look(ctx context.Context, s *v1alpha1.Site, now time.Ti
 		return v, nil
 	}
 	r.lookCoordinator(v)
-	for _, part := range []func(context.Context, *view) error{r.lookNodes, r.lookAgents, r.lookCapacity} {
+	for _, part := range []func(context.Context, *view) error{r.lookNodes, r.lookAgents} {
 		if err := part(ctx, v); err != nil {
 			return nil, fmt.Errorf("site %s: %w", s.Name, err)
 		}
 	}
+	r.lookCapacity(ctx, v)
 	return v, nil
 }
 
@@ -180,6 +184,11 @@ func (v *view) list(ctx context.Context, mine string) error {
 			v.block(&membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: "nodes.selector: " + err.Error()})
 			selector = labels.Nothing()
 		}
+		if key := unmatches(selector); key != "" {
+			v.block(&membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: fmt.Sprintf(
+				"nodes.selector: %s changes when a node is enrolled, which would then no longer match: select by labels that nodes have before", key)})
+			selector = labels.Nothing()
+		}
 		var selected corev1.NodeList
 		if err := v.cluster.List(ctx, &selected, client.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return fmt.Errorf("list its nodes: %w", err)
@@ -196,6 +205,20 @@ func (v *view) list(ctx context.Context, mine string) error {
 		}
 	}
 	return nil
+}
+
+// unmatches names the label by which a selector would no longer match a node that
+// it made us enrol: the node would be labelled and let go for ever. That a node
+// has our label for agents already may be asked.
+func unmatches(s labels.Selector) string {
+	requirements, _ := s.Requirements()
+	for _, q := range requirements {
+		refuses := q.Operator() == selection.NotIn || q.Operator() == selection.DoesNotExist || q.Operator() == selection.NotEquals
+		if q.Key() == v1alpha1.LabelNodeSite || q.Key() == v1alpha1.LabelAgent && refuses {
+			return q.Key()
+		}
+	}
+	return ""
 }
 
 // vendors are the federation's overrides.
@@ -235,22 +258,22 @@ func (r *SiteReconciler) lookAgents(ctx context.Context, v *view) error {
 	return nil
 }
 
-// lookCapacity asks the keeper how things stand.
-func (r *SiteReconciler) lookCapacity(ctx context.Context, v *view) error {
+// lookCapacity asks the keeper how things stand. That it cannot tell holds up
+// nothing else: a site leaves its coordinator whatever becomes of its machines.
+func (r *SiteReconciler) lookCapacity(ctx context.Context, v *view) {
+	v.world.Capacity = membership.Capacity{Managed: true} // and no more is known
 	c, ok := r.keeperClient(v)
 	if !ok {
-		// Not known; Decide goes by the cluster, which cannot be reached.
-		v.world.Capacity = membership.Capacity{Managed: true}
-		return nil
+		return // Decide goes by the cluster, which cannot be reached
 	}
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	state, err := r.Capacity.Look(ctx, c, v.world.Site)
 	if err != nil {
-		return fmt.Errorf("look at its capacity: %w", err)
+		v.unseen = fmt.Errorf("site %s: look at its capacity: %w", v.world.Site.Name, err)
+		return
 	}
 	v.take(state)
-	return nil
 }
 
 func (v *view) take(s capacity.State) {

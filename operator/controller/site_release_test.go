@@ -62,8 +62,10 @@ func TestADeletedSiteGivesEverythingBackFirst(t *testing.T) {
 		t.Errorf("events %q", g.events.all())
 	}
 	g.must(g.reconcile()) // of a site that is no more
-	if n := g.counted("girassol_operator_site_phase", "quebec"); n != 0 {
-		t.Errorf("a site that is gone has %v phases", n)
+	for _, metric := range []string{"site_phase", "capacity_wait_seconds", "drains_total", "failovers_total"} {
+		if n := g.counted("girassol_operator_"+metric, "quebec"); n != 0 {
+			t.Errorf("a site that is gone has %v of %s", n, metric)
+		}
 	}
 }
 

@@ -1,0 +1,90 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+)
+
+// unreadable is a client for which the objects behind scale targets cannot be
+// read, as while a conversion webhook is down.
+type unreadable struct {
+	client.Client
+	broken bool
+}
+
+func (c *unreadable) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if u, ok := o.(*unstructured.Unstructured); ok && c.broken && u.GetKind() == "Deployment" {
+		return apierrors.NewInternalError(errors.New("conversion webhook failed"))
+	}
+	return c.Client.Get(ctx, key, o, opts...)
+}
+
+func TestASiteWhoseCapacityCannotBeReadIsDrainedAllTheSame(t *testing.T) {
+	g := newRig(t)
+	g.scaled("quebec")
+	g.federation("f", "quebec")
+	c := &unreadable{Client: g.r.Client}
+	g.operate(c)
+	g.energy.set("quebec", true)
+	g.phase("quebec", v1alpha1.SiteActive)
+	before := g.site("quebec").Status.DeepCopy()
+	c.broken = true
+	if err := g.reconcile(); err == nil {
+		t.Error("nothing would try again")
+	}
+	if now := g.site("quebec").Status; now.Phase != v1alpha1.SiteActive || !g.admitted("quebec") || conditionOf(g.site("quebec"), v1alpha1.ConditionCapacityReady).Status != metav1.ConditionTrue {
+		t.Errorf("a hiccup changed %+v into %+v", before, now)
+	}
+	g.energy.set("quebec", false)
+	if err := g.reconcile(); err == nil {
+		t.Error("nothing would try again")
+	}
+	if g.admitted("quebec") {
+		t.Error("the coordinator was not told to drain the site")
+	}
+	for range 100 {
+		g.turnWorld()
+		_ = g.reconcile()
+		g.now = g.now.Add(2 * time.Second)
+	}
+	if s := g.site("quebec"); s.Status.Phase != v1alpha1.SiteDraining || s.Status.Reason != v1alpha1.ReasonReleasing || s.Status.EnrolledNodes != 0 {
+		t.Errorf("%s (%s) with %d labels, want only the capacity left to give back", s.Status.Phase, s.Status.Reason, s.Status.EnrolledNodes)
+	}
+	c.broken = false
+	g.phase("quebec", v1alpha1.SiteIdle)
+}
+
+func TestASelectorThatEnrollingWouldUnmatchIsRefused(t *testing.T) {
+	for name, requirement := range map[string]metav1.LabelSelectorRequirement{
+		"without agents":       {Key: v1alpha1.LabelAgent, Operator: metav1.LabelSelectorOpDoesNotExist},
+		"other agents":         {Key: v1alpha1.LabelAgent, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"nvidia"}},
+		"not enrolled":         {Key: v1alpha1.LabelNodeSite, Operator: metav1.LabelSelectorOpDoesNotExist},
+		"enrolled for another": {Key: v1alpha1.LabelNodeSite, Operator: metav1.LabelSelectorOpIn, Values: []string{"a.rival"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			g.labelled("quebec", func(s *v1alpha1.Site) {
+				s.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{requirement}
+			})
+			g.node("quebec", 0)
+			g.federation("f", "quebec")
+			g.energy.set("quebec", true)
+			g.phase("quebec", v1alpha1.SiteBlocked)
+			if s := g.site("quebec"); s.Status.Reason != v1alpha1.ReasonInvalidSpec {
+				t.Errorf("%s: %s", s.Status.Reason, s.Status.Message)
+			}
+			if n := g.nodes("quebec")[0]; n.Labels[v1alpha1.LabelNodeSite] != "" {
+				t.Errorf("labels %v", n.Labels)
+			}
+		})
+	}
+}
