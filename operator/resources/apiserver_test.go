@@ -99,6 +99,25 @@ func TestAClaimThatCannotChangeIsSaidToBeInvalid(t *testing.T) {
 	}
 }
 
+// TestAnAddressThatNoCertificateCanCarryIsRefused: issuing one would fail again and
+// again.
+func TestAnAddressThatNoCertificateCanCarryIsRefused(t *testing.T) {
+	e := testenv.Shared(t)
+	namespace := e.Namespace(t)
+	for address, good := range map[string]bool{
+		"": true, "coordinator.example.com:7465": true, "192.0.2.1:443": true, "[2001:db8::1]:7465": true,
+		"tränen.example:7465": false, "bad host:7465": false, "https://coordinator.example.com": false, "coordinator.example.com": false,
+	} {
+		f, sites := minimal()
+		inNamespace(namespace, f, sites)
+		f.UID, f.Spec.Link.Address = "", address
+		err := e.Client.Create(t.Context(), f, client.DryRunAll)
+		if good && err != nil || !good && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "host:port")) {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
 // restricted is a namespace that enforces the Pod Security Standard "restricted".
 func restricted(t *testing.T, e *testenv.Environment) string {
 	t.Helper()

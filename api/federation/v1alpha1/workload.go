@@ -31,6 +31,7 @@ type LinkSpec struct {
 	// host:port; the coordinator's certificate carries its host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.matches('^([a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?|[[][0-9a-fA-F:.]+[]]):[0-9]{1,5}$')",message="address is host:port without a scheme, such as coordinator.example.com:7465 or [2001:db8::1]:7465"
 	Address string `json:"address,omitempty"`
 }
 
