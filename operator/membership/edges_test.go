@@ -66,3 +66,26 @@ func TestARetryIsAWishOfItsOwn(t *testing.T) {
 		t.Errorf("%s (%s): %+v, want a new wish", d.Status.Phase, d.Status.Reason, p)
 	}
 }
+
+func TestASiteThatIsLostHasATimeOfItsOwn(t *testing.T) {
+	for _, c := range []struct {
+		since time.Duration
+		grace int32
+		phase v1alpha1.SitePhase
+	}{
+		{119 * time.Second, 120, v1alpha1.SiteLost},
+		{120 * time.Second, 120, v1alpha1.SiteFailed},
+		{899 * time.Second, 0, v1alpha1.SiteLost},
+		{900 * time.Second, 0, v1alpha1.SiteFailed},
+		{900 * time.Second, 3600, v1alpha1.SiteLost},
+	} {
+		d := Decide(at(v1alpha1.SiteLost, c.since, silent, func(w *World) { w.Site.Spec.Capacity.LossGraceSeconds = c.grace }))
+		if d.Status.Phase != c.phase {
+			t.Errorf("lost for %s of %d s: %s, want %s", c.since, c.grace, d.Status.Phase, c.phase)
+		}
+	}
+	d := Decide(at(v1alpha1.SiteProvisioning, 899*time.Second, bare, func(w *World) { w.Site.Spec.Capacity.LossGraceSeconds = 1 }))
+	if d.Status.Phase != v1alpha1.SiteProvisioning {
+		t.Errorf("a site that comes is %s (%s)", d.Status.Phase, d.Status.Reason)
+	}
+}

@@ -224,7 +224,7 @@ func (d *decider) lost() bool {
 		return d.enter(v1alpha1.SiteActive)
 	}
 	d.hearAgain()
-	deadline := d.since().Add(d.provisioningDeadline())
+	deadline := d.since().Add(d.lossGrace())
 	reason := v1alpha1.ReasonHeartbeatMissed
 	if t := d.w.Agents.Trouble; t.Reason != "" && t.Reason != v1alpha1.ReasonHealthy {
 		reason = t.Reason

@@ -97,6 +97,12 @@ func (d *decider) provisioningDeadline() time.Duration {
 	return seconds(d.w.Site.Spec.Capacity.ProvisioningDeadlineSeconds, defaultProvisioning)
 }
 
+// lossGrace is how long a site that is no longer heard is waited for: to come up
+// and to come back are different matters.
+func (d *decider) lossGrace() time.Duration {
+	return seconds(d.w.Site.Spec.Capacity.LossGraceSeconds, d.provisioningDeadline())
+}
+
 // deadlineOf a wish for capacity. One that its keeper does not take runs out too,
 // from when it was wished: another site is asked then.
 func (d *decider) deadlineOf(p *v1alpha1.ProvisioningStatus) time.Time {

@@ -182,6 +182,12 @@ type CapacitySpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	ProvisioningDeadlineSeconds int32 `json:"provisioningDeadlineSeconds,omitempty"`
+	// LossGraceSeconds that a site keeps its nodes and its place after it is no
+	// longer heard: it may be a tunnel. Default as provisioningDeadlineSeconds.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	LossGraceSeconds int32 `json:"lossGraceSeconds,omitempty"`
 	// SettleSeconds that GPUs must stay allocatable before agents come. Default 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
