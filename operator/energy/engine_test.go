@@ -120,6 +120,7 @@ func TestOneSitesFaultStopsNoOther(t *testing.T) {
 		words  string
 	}{
 		"nosecret": {v1alpha1.GridSource{Provider: v1alpha1.GridElectricityMaps, Region: "DE", Credentials: &v1alpha1.CredentialsSpec{Secret: &v1alpha1.SecretReference{Name: "gone"}}}, v1alpha1.ReasonSecretNotFound, "no Secret gone"},
+		"noname":   {v1alpha1.GridSource{Provider: v1alpha1.GridElectricityMaps, Region: "DE", Credentials: &v1alpha1.CredentialsSpec{Secret: &v1alpha1.SecretReference{Name: "vault/watttime"}}}, v1alpha1.ReasonSecretNotFound, "no Secret vault/watttime"},
 		"nokey":    {v1alpha1.GridSource{Provider: v1alpha1.GridWattTime, Region: "X", Credentials: &v1alpha1.CredentialsSpec{Secret: &v1alpha1.SecretReference{Name: "empty"}}}, v1alpha1.ReasonSecretInvalid, "no key user"},
 		"file":     {v1alpha1.GridSource{Provider: v1alpha1.GridElectricityMaps, Region: "DE", Credentials: &v1alpha1.CredentialsSpec{TokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"}}, v1alpha1.ReasonInvalidSpec, "put the credentials into a Secret"},
 		"env":      {v1alpha1.GridSource{Provider: v1alpha1.GridElectricityMaps, Region: "DE", Credentials: &v1alpha1.CredentialsSpec{Secret: &v1alpha1.SecretReference{Name: "token"}, TokenEnv: "HOME"}}, v1alpha1.ReasonInvalidSpec, "standalone"},
