@@ -178,7 +178,7 @@ func (a *Agent) Leave(reason string, grace time.Duration) {
 	time.AfterFunc(grace, func() {
 		stop(fmt.Errorf("agent: %w (%s): work of an unfinished round is lost, what was trained before lies on disk in the residual", ErrGraceExpired, grace))
 	})
-	a.finishLocked(trainer.FinishBy(time.Now().Add(grace/5*4), reason))
+	a.finishLocked("the agent is leaving", trainer.FinishBy(time.Now().Add(grace/5*4), reason))
 	a.endIdleLocked()
 	poke(a.kick)
 	poke(a.nudge)

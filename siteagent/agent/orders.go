@@ -27,7 +27,7 @@ type orders struct {
 	// leave is set once the agent leaves; drained, once the coordinator agreed.
 	leave   *coordinatorv1.Leave
 	drained bool
-	// shutdown: the coordinator has sent everyone home.
+	// shutdown: the run is over, the coordinator has sent everyone home.
 	shutdown bool
 }
 
@@ -240,13 +240,23 @@ func (a *Agent) committed(c *coordinatorv1.Committed) {
 	}
 }
 
+// shutdown ends the round at work, which the coordinator will not commit. The
+// agent goes home only if the run is over: a coordinator that is upgraded or
+// moved comes back.
 func (a *Agent) shutdown(s *coordinatorv1.Shutdown) {
-	a.log.Info("coordinator sends everyone home", "reason", s.GetReason(), "message", s.GetMessage())
+	over := v1alpha1.Reason(s.GetReason()) == v1alpha1.ReasonCompleted
+	if over {
+		a.log.Info("coordinator sends everyone home", "reason", s.GetReason(), "message", s.GetMessage())
+	} else {
+		a.log.Info("coordinator goes away, waiting for it to come back", "reason", s.GetReason(), "message", s.GetMessage())
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.orders.shutdown = true
-	a.finishLocked(fmt.Errorf("%s: %w", s.GetReason(), trainer.ErrFinish))
-	a.endIdleLocked()
+	a.finishLocked("the coordinator goes away", fmt.Errorf("%s: %w", s.GetReason(), trainer.ErrFinish))
+	if over {
+		a.orders.shutdown = true
+		a.endIdleLocked()
+	}
 }
 
 // hint takes an event from Redis. It can only end a round early or wake
@@ -275,9 +285,10 @@ func (a *Agent) hint(e events.Event) {
 	}
 }
 
-// finishLocked asks the round at work, if any, for what there is.
-func (a *Agent) finishLocked(cause error) {
-	a.declineLocked("the agent is leaving")
+// finishLocked asks the round at work, if any, for what there is, and gives a
+// grant back that was not taken up.
+func (a *Agent) finishLocked(why string, cause error) {
+	a.declineLocked(why)
 	if a.running != nil {
 		a.running.finish(cause)
 	}

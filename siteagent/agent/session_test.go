@@ -238,6 +238,30 @@ func TestShutdownUploadsAndEnds(t *testing.T) {
 	}
 }
 
+// A coordinator that is upgraded, moved or gives up comes back, and finds its
+// agents there: they neither end nor lose what they have trained.
+func TestACoordinatorThatStopsFindsItsAgentsWhenItIsBack(t *testing.T) {
+	for _, reason := range []string{"CoordinatorStopped", "CommitLogFailed", "SomethingNewer"} {
+		t.Run(reason, func(t *testing.T) {
+			c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+			launch(t, c, "", &person{t: t})
+			c.waitReady(0)
+			c.tell(c.grant(1, 0, long))
+			c.waitBeat("at work", func(h *coordinatorv1.Heartbeat) bool { return h.GetSteps() > 0 })
+			c.tell(&coordinatorv1.Shutdown{Reason: reason})
+			if u := c.waitPushes(1)[0].header; u.GetRound() != 1 || u.GetSteps() == 0 {
+				t.Fatalf("the work of the round at the stop is offered: %v", u)
+			}
+			c.newest().end <- nil
+			c.wait("a second session", func() bool { return len(c.members) == 2 })
+			c.tell(c.grant(2, 1, long))
+			if u := c.waitPushes(2)[1].header; u.GetRound() != 2 {
+				t.Fatalf("header %v", u)
+			}
+		})
+	}
+}
+
 func TestWithoutATrainerTheMemberSaysWhatItWaitsFor(t *testing.T) {
 	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
 	launch(t, c, "", nil)

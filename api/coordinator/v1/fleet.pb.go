@@ -1597,6 +1597,9 @@ func (x *Committed) GetMessage() string {
 	return ""
 }
 
+// Shutdown ends the session. With reason Completed the run is over and agents
+// end; with any other the coordinator goes away and may come back: agents
+// reconnect.
 type Shutdown struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
