@@ -97,3 +97,25 @@ func FuzzFileList(f *testing.F) {
 		}
 	})
 }
+
+// The files of a ConfigMap's or Secret's volume are links into a folder that is
+// swapped when they change; each text counts once.
+func TestTextOfAConfigMapsVolumeIsReadOnce(t *testing.T) {
+	dir := t.TempDir()
+	real := filepath.Join(dir, "..2026_11_30_12_00_00.123")
+	if err := os.Mkdir(real, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(real, "README.md"), []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{"..data": filepath.Base(real), "README.md": filepath.Join("..data", "README.md")} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := ReadFolder(dir, 0)
+	if err != nil || c.Files != 1 || c.Len() < len("text") {
+		t.Fatalf("%+v, %v: want the one text", c, err)
+	}
+}
