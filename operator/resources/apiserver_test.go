@@ -118,6 +118,22 @@ func TestAnAddressThatNoCertificateCanCarryIsRefused(t *testing.T) {
 	}
 }
 
+// TestANameThatNoSecretCanHaveIsRefused: to look for it would fail, and fail again.
+func TestANameThatNoSecretCanHaveIsRefused(t *testing.T) {
+	e := testenv.Shared(t)
+	namespace := e.Namespace(t)
+	for name, good := range map[string]bool{"ca": true, "team.ca-2": true, "vault/ca": false, "..": false, "CA": false} {
+		f, sites := minimal()
+		inNamespace(namespace, f, sites)
+		f.UID, f.Spec.Link.CASecret = "", &v1alpha1.SecretReference{Name: name}
+		f.Spec.Events.Redis = &v1alpha1.RedisSpec{URLSecret: &v1alpha1.SecretKeyReference{Name: name, Key: "url"}}
+		err := e.Client.Create(t.Context(), f, client.DryRunAll)
+		if good && err != nil || !good && (!apierrors.IsInvalid(err) || strings.Count(err.Error(), "no Secret can have this name") != 2) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 // restricted is a namespace that enforces the Pod Security Standard "restricted".
 func restricted(t *testing.T, e *testenv.Environment) string {
 	t.Helper()

@@ -279,6 +279,7 @@ const (
 type SecretReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="no Secret can have this name: give lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 	Name string `json:"name"`
 }
 
@@ -286,6 +287,7 @@ type SecretReference struct {
 type SecretKeyReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="no Secret can have this name: give lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 	Name string `json:"name"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
