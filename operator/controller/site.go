@@ -122,6 +122,9 @@ func (r *SiteReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 		}
 	}
 	d, err := r.settle(ctx, v)
+	if going && d.Released {
+		err = errors.Join(err, r.sweep(ctx, v.world.Site))
+	}
 	switch {
 	case going && d.Released && (err == nil || !now.Before(releaseDeadline(s))):
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,5 +87,42 @@ func TestASelectorThatEnrollingWouldUnmatchIsRefused(t *testing.T) {
 				t.Errorf("labels %v", n.Labels)
 			}
 		})
+	}
+}
+
+// laggingNodes is a cache that does not show the labels of nodes yet.
+type laggingNodes struct {
+	client.Client
+	lags bool
+}
+
+func (c *laggingNodes) List(ctx context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	if err := c.Client.List(ctx, l, opts...); err != nil {
+		return err
+	}
+	if nodes, ok := l.(*corev1.NodeList); ok && c.lags {
+		for i := range nodes.Items {
+			delete(nodes.Items[i].Labels, v1alpha1.LabelNodeSite)
+			delete(nodes.Items[i].Labels, v1alpha1.LabelAgent)
+		}
+	}
+	return nil
+}
+
+func TestADeletedSiteLeavesNoLabelThatACacheDidNotShowYet(t *testing.T) {
+	g := newRig(t)
+	g.labelled("quebec")
+	g.node("quebec", 0)
+	g.federation("f", "quebec")
+	cached := &laggingNodes{Client: g.r.Client}
+	g.operate(cached)
+	g.r.Reader = cached.Client
+	g.energy.set("quebec", true)
+	g.phase("quebec", v1alpha1.SiteActive)
+	cached.lags = true
+	g.must(g.e.Client.Delete(t.Context(), g.site("quebec")))
+	g.until("gone", func() bool { return g.gone("quebec") })
+	if n := g.nodes("quebec")[0]; n.Labels[v1alpha1.LabelNodeSite] != "" || n.Labels[v1alpha1.LabelAgent] != "" {
+		t.Errorf("the site is gone and its node has %v", n.Labels)
 	}
 }

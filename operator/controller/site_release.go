@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/resources"
 )
 
 // needsRelease says whether something of the site is, or will be, outside of what
@@ -39,6 +41,26 @@ func releaseDeadline(s *v1alpha1.Site) time.Time {
 // hold puts the finalizer on before anything is done outside.
 func (r *SiteReconciler) hold(ctx context.Context, s *v1alpha1.Site) (*v1alpha1.Site, error) {
 	return r.applyFinalizers(ctx, s, v1alpha1.FinalizerSiteRelease)
+}
+
+// sweep takes labels off nodes of the operator's own cluster that the cache did not
+// show: once the Site is gone, nobody would.
+func (r *SiteReconciler) sweep(ctx context.Context, s *v1alpha1.Site) error {
+	if s.Spec.Cluster != nil {
+		return nil
+	}
+	mine := resources.EnrolledFor(s.Namespace, s.Name)
+	var nodes corev1.NodeList
+	if err := r.Reader.List(ctx, &nodes, client.MatchingLabels{v1alpha1.LabelNodeSite: mine}); err != nil {
+		return fmt.Errorf("site %s: list nodes that have its label: %w", s.Name, err)
+	}
+	var failed error
+	for i := range nodes.Items {
+		if err := r.unlabel(ctx, r.Client, &nodes.Items[i], mine); client.IgnoreNotFound(err) != nil {
+			failed = errors.Join(failed, fmt.Errorf("site %s: label of node %s: %w", s.Name, nodes.Items[i].Name, crossed(err)))
+		}
+	}
+	return failed
 }
 
 // letGo takes the finalizer off: all has been given back.
