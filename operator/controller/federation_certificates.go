@@ -178,17 +178,17 @@ func (r *FederationReconciler) issue(ctx context.Context, v *federation, found *
 	f := v.Federation
 	if _, err = leaf(certs.Coordinator(f.Name, resources.CoordinatorHosts(f)...), resources.CoordinatorSecretName(f.Name),
 		func(l certs.Leaf) runtime.ApplyConfiguration { return resources.CoordinatorSecret(f, l) }); err != nil {
-		return nameTaken(err)
+		return refusal(err)
 	}
 	own, err := leaf(certs.Operator(f.Name), resources.OperatorSecretName(f.Name),
 		func(l certs.Leaf) runtime.ApplyConfiguration { return resources.OperatorSecret(f, l) })
 	if err != nil {
-		return nameTaken(err)
+		return refusal(err)
 	}
 	for _, site := range v.siteNames() {
 		if _, err = leaf(certs.Site(f.Name, site), resources.SiteSecretName(f.Name, site),
 			func(l certs.Leaf) runtime.ApplyConfiguration { return resources.SiteSecret(f, site, l) }); err != nil {
-			return nameTaken(err)
+			return refusal(err)
 		}
 	}
 	found.operator = &wire.PEM{Certificate: own.Certificate, Key: own.Key, CA: own.CA}
@@ -209,7 +209,7 @@ func (r *FederationReconciler) authority(ctx context.Context, v *federation) (*c
 	} else {
 		var err error
 		if data, err = r.ownAuthority(ctx, v, name); err != nil {
-			fault, err := nameTaken(err)
+			fault, err := refusal(err)
 			return nil, fault, err
 		}
 	}
@@ -250,11 +250,12 @@ func (r *FederationReconciler) tellIssued(v *federation, reason v1alpha1.Reason,
 	}
 }
 
-// nameTaken turns a child whose name another object has into a fault: trying
-// again does not help.
-func nameTaken(err error) (*membership.Fault, error) {
+// refusal turns a child whose name another object has, or that the API server
+// will never take (a claim that shrinks, requests above limits), into a fault:
+// trying again would change nothing.
+func refusal(err error) (*membership.Fault, error) {
 	var taken *apply.OwnedElsewhereError
-	if errors.As(err, &taken) {
+	if errors.As(err, &taken) || apierrors.IsInvalid(err) {
 		return &membership.Fault{Reason: v1alpha1.ReasonInvalidSpec, Message: err.Error()}, nil
 	}
 	return nil, err

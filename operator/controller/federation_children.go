@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -31,13 +32,18 @@ func (r *FederationReconciler) applyChildren(ctx context.Context, v *federation)
 	if err != nil {
 		return nil, err
 	}
+	var first *membership.Fault
 	for _, child := range children {
 		if _, err := r.Applier.Apply(ctx, child); err != nil {
-			return nameTaken(err)
+			fault, err := refusal(err)
+			if err != nil {
+				return nil, err
+			}
+			first = cmp.Or(first, fault) // the others are wanted all the same
 		}
 	}
 	_, err = r.Applier.Prune(ctx, v.Federation, children, prunable(), client.MatchingLabelsSelector{Selector: prunableOf(v.Name)})
-	return nil, errors.Join(err, r.dropSecrets(ctx, v))
+	return first, errors.Join(err, r.dropSecrets(ctx, v))
 }
 
 // declared is the federation as its coordinator is to know it: a site that still

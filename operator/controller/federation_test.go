@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -215,6 +216,31 @@ func TestAChildThatAnotherObjectHasIsLeftAlone(t *testing.T) {
 	if !strings.Contains(condition(f, v1alpha1.ConditionAccepted).Message, "stranger") {
 		t.Error(condition(f, v1alpha1.ConditionAccepted).Message)
 	}
+}
+
+func TestAChildThatTheAPIServerWillNeverTakeIsSaidAndNotTriedForEver(t *testing.T) {
+	b := newBench(t)
+	b.site("lisboa")
+	b.federation("gpt", nil, "lisboa")
+	b.reconcile("gpt")
+	b.change("gpt", func(s *v1alpha1.FederationSpec) {
+		s.Coordinator.Storage.Size = new(resource.MustParse("1Gi")) // a claim cannot shrink
+		s.Coordinator.Image = "registry.example/coordinator:2"
+	})
+	f, result := b.reconcile("gpt") // the bench fails on an error, which would be tried for ever
+	b.is(f, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec)
+	b.is(f, v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonInvalidSpec)
+	if !strings.Contains(condition(f, v1alpha1.ConditionAccepted).Message, "gpt-commits") || result.RequeueAfter < time.Minute {
+		t.Errorf("%q, again after %s", condition(f, v1alpha1.ConditionAccepted).Message, result.RequeueAfter)
+	}
+	var set appsv1.StatefulSet
+	b.get("gpt-coordinator", &set)
+	if got := set.Spec.Template.Spec.Containers[0].Image; got != "registry.example/coordinator:2" {
+		t.Errorf("the image is %s: one child that is refused must not hold up the others", got)
+	}
+	b.change("gpt", func(s *v1alpha1.FederationSpec) { s.Coordinator.Storage.Size = nil })
+	f, _ = b.reconcile("gpt")
+	b.is(f, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 }
 
 func TestASuspendedFederationIsPausedOnceAndResumedOnce(t *testing.T) {
