@@ -126,3 +126,30 @@ func TestADeletedSiteLeavesNoLabelThatACacheDidNotShowYet(t *testing.T) {
 		t.Errorf("the site is gone and its node has %v", n.Labels)
 	}
 }
+
+func TestAScaleTargetThatWasMovedIsNotSwappedForAnother(t *testing.T) {
+	g := newRig(t)
+	s := g.scaled("quebec")
+	try := func(change func()) error {
+		g.must(g.e.Client.Get(t.Context(), client.ObjectKeyFromObject(s), s))
+		change()
+		return g.e.Client.Update(t.Context(), s)
+	}
+	g.must(try(func() { s.Spec.Capacity.ScaleTargetRef.Name = "elsewhere" })) // nothing was moved yet
+	g.must(try(func() { s.Spec.Capacity.ScaleTargetRef.Name = "machines-quebec" }))
+	g.federation("f", "quebec")
+	g.energy.set("quebec", true)
+	g.phase("quebec", v1alpha1.SiteActive)
+	for name, change := range map[string]func(){
+		"another target": func() { s.Spec.Capacity.ScaleTargetRef.Name = "elsewhere" },
+		"another mode": func() {
+			s.Spec.Capacity.Mode, s.Spec.Capacity.ScaleTargetRef = v1alpha1.CapacityNodeLabel, nil
+		},
+		"no capacity": func() { s.Spec.Capacity = v1alpha1.CapacitySpec{} },
+	} {
+		if err := try(change); !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v; who would scale the machines down?", name, err)
+		}
+	}
+	g.must(try(func() { s.Spec.Capacity.ActiveReplicas = 3 }))
+}

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,priority=1,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Federation",type=string,priority=1,JSONPath=`.status.federation`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a site's name is one DNS label: at most 63 lower-case letters, digits and '-'",fieldPath=".metadata"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.adoptedReplicas) || !has(oldSelf.spec) || !has(oldSelf.spec.capacity) || !has(oldSelf.spec.capacity.scaleTargetRef) || (has(self.spec) && has(self.spec.capacity) && has(self.spec.capacity.scaleTargetRef) && self.spec.capacity.scaleTargetRef == oldSelf.spec.capacity.scaleTargetRef)",message="the site has moved its scale target and nobody else would put it back: delete the Site, which does so, and make it anew with another capacity",fieldPath=".spec.capacity",reason=FieldValueForbidden
 type Site struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
