@@ -63,7 +63,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// OwnedElsewhereError: the object of that name belongs to another object, whose
+// OwnedElsewhereError says that the object of that name belongs to another object, whose
 // it stays.
 type OwnedElsewhereError struct{ Owner metav1.OwnerReference }
 

@@ -92,7 +92,7 @@ func asRead(n *corev1.Node) *corev1ac.NodeApplyConfiguration {
 func applied(n *corev1.Node) bool {
 	for _, f := range n.ManagedFields {
 		if f.Manager == v1alpha1.FieldOwner && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil &&
-			bytes.Contains(f.FieldsV1.Raw, []byte(`"f:`+v1alpha1.LabelNodeSite+`"`)) {
+			bytes.Contains(f.FieldsV1.GetRawBytes(), []byte(`"f:`+v1alpha1.LabelNodeSite+`"`)) {
 			return true
 		}
 	}

@@ -129,7 +129,7 @@ func TestAProcessThatEndsIsStartedAgainAndOneThatStaysIsKilledAfterTheGrace(t *t
 	said := filepath.Join(k.Disk(node, "/var/lib/shell"), "said")
 	until(t, "started", func() bool { return read(said) == "up\n" })
 	k.Kill(pods(t, e, ns)[0].Name, "sh")
-	until(t, "started again", func() bool { return read(said) == "up\nup\n" })
+	until(t, "started again", func() bool { return read(said) == strings.Repeat("up\n", 2) })
 	until(t, "counted the restart", func() bool {
 		for _, s := range pods(t, e, ns)[0].Status.ContainerStatuses {
 			if s.Name == "sh" {
