@@ -64,7 +64,13 @@ func agentTrouble(p *corev1.Pod) Trouble {
 		}
 	}
 	for _, c := range containers {
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		w := c.State.Waiting
+		switch {
+		case w == nil:
+		case w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff":
+			// The two take turns with each try.
+			return say(v1alpha1.ReasonAgentPending, "container %s: its image %s cannot be pulled; kubectl describe pod tells why", c.Name, c.Image)
+		case w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing":
 			return say(v1alpha1.ReasonAgentPending, "container %s: %s: %s", c.Name, w.Reason, w.Message)
 		}
 	}

@@ -19,7 +19,7 @@ func pod(name string, phase corev1.PodPhase, ready bool, changes ...func(*corev1
 		status = corev1.ConditionTrue
 	}
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: status}}
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", Ready: ready}, {Name: "trainer", Ready: ready}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", Ready: ready}, {Name: "trainer", Image: "example.com/trainer:1", Ready: ready}}
 	for _, c := range changes {
 		c(&p)
 	}
@@ -68,7 +68,7 @@ func TestAgentTrouble(t *testing.T) {
 		{"one crash is none", []corev1.Pod{pod("agent-x", corev1.PodRunning, false, ended(0, 1, 1, "Error"))}, 1, 0, v1alpha1.ReasonAgentPending, "not ready"},
 		{"crashes of long ago are forgotten once it is ready", []corev1.Pod{pod("agent-x", corev1.PodRunning, true, ended(0, 40, 1, "Error"))}, 1, 1, v1alpha1.ReasonHealthy, ""},
 		{"an image that cannot be pulled", []corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ImagePullBackOff", `Back-off pulling image "example.com/trainer:1"`))},
-			1, 0, v1alpha1.ReasonAgentPending, `pod agent-x: container trainer: ImagePullBackOff: Back-off pulling image "example.com/trainer:1"`},
+			1, 0, v1alpha1.ReasonAgentPending, "pod agent-x: container trainer: its image example.com/trainer:1 cannot be pulled"},
 		{"a Secret that is missing", []corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "CreateContainerConfigError", `secret "data" not found`))},
 			1, 0, v1alpha1.ReasonAgentPending, `CreateContainerConfigError: secret "data" not found`},
 		{"a site without a free GPU", []corev1.Pod{pod("agent-x", corev1.PodPending, false, unscheduled)}, 1, 0, v1alpha1.ReasonAgentPending, "pod agent-x: not scheduled: 0/4 nodes are available: 1 Insufficient nvidia.com/gpu"},
@@ -89,8 +89,16 @@ func TestAgentTrouble(t *testing.T) {
 }
 
 func TestLongMessagesAreCut(t *testing.T) {
-	_, _, trouble := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(0, "ErrImagePull", strings.Repeat("ä", 5000)))})
+	_, _, trouble := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(0, "CreateContainerError", strings.Repeat("ä", 5000)))})
 	if n := len([]rune(trouble.Message)); n > longestMessage+1 {
 		t.Errorf("%d characters", n)
+	}
+}
+
+func TestAnImageThatIsTriedAgainAndAgainIsOneTrouble(t *testing.T) {
+	_, _, fails := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ErrImagePull", "rpc error: code = NotFound"))})
+	_, _, waits := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ImagePullBackOff", "Back-off pulling image"))})
+	if fails != waits {
+		t.Errorf("%+v, then %+v", fails, waits)
 	}
 }
