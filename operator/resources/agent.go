@@ -82,9 +82,7 @@ func agent(in AgentInput) (*appsv1ac.DaemonSetApplyConfiguration, error) {
 	if c := f.Spec.Agent.PriorityClassName; c != "" {
 		pod.WithPriorityClassName(c)
 	}
-	for _, ref := range f.Spec.Agent.ImagePullSecrets {
-		pod.WithImagePullSecrets(corev1ac.LocalObjectReference().WithName(ref.Name))
-	}
+	pod.WithImagePullSecrets(pullSecrets(f.Spec.Agent.ImagePullSecrets)...)
 	if len(vendor.SupplementalGroups) > 0 {
 		pod.SecurityContext.WithSupplementalGroups(vendor.SupplementalGroups...)
 	}

@@ -102,6 +102,7 @@ func coordinator(f *v1alpha1.Federation, configHash string, images Images) *apps
 	}
 	pod := restrictedPod().
 		WithServiceAccountName(CoordinatorName(f.Name)).
+		WithImagePullSecrets(pullSecrets(spec.ImagePullSecrets)...).
 		WithTerminationGracePeriodSeconds(coordinatorGrace).
 		WithNodeSelector(spec.NodeSelector).
 		WithTolerations(tolerations(spec.Tolerations)...).

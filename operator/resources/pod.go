@@ -50,6 +50,14 @@ func restrictedPod() *corev1ac.PodSpecApplyConfiguration {
 			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault)))
 }
 
+func pullSecrets(refs []v1alpha1.SecretReference) []*corev1ac.LocalObjectReferenceApplyConfiguration {
+	var out []*corev1ac.LocalObjectReferenceApplyConfiguration
+	for _, ref := range refs {
+		out = append(out, corev1ac.LocalObjectReference().WithName(ref.Name))
+	}
+	return out
+}
+
 func restrictedContainer(name, image string) *corev1ac.ContainerApplyConfiguration {
 	return corev1ac.Container().WithName(name).WithImage(image).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).

@@ -23,6 +23,7 @@ func redis(f *v1alpha1.Federation, image string) []runtime.ApplyConfiguration {
 	labels := Labels(f.Name, ComponentRedis)
 	pod := restrictedPod().
 		WithServiceAccountName(RedisName(f.Name)).
+		WithImagePullSecrets(pullSecrets(f.Spec.Coordinator.ImagePullSecrets)...).
 		WithTerminationGracePeriodSeconds(10).
 		WithAffinity(awayFromTraining()).
 		WithContainers(restrictedContainer("redis", image).

@@ -213,6 +213,38 @@ func TestTheRedisURLReachesBothEnds(t *testing.T) {
 	}
 }
 
+func TestImagesOfAPrivateRegistryCanBePulledByAllPods(t *testing.T) {
+	f, sites := minimal()
+	f.Spec.Events.Redis = &v1alpha1.RedisSpec{Mode: v1alpha1.RedisTrial}
+	f.Spec.Coordinator.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "coordinator"}, {Name: "mirror"}}
+	f.Spec.Agent.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "agent"}}
+	agents, err := Agent(AgentInput{Federation: f, Site: &sites[0], Vendor: v1alpha1.VendorCPU, Images: images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, child := range append(build(t, f, sites), agents) {
+		pods := as[struct {
+			Kind string
+			Spec struct{ Template corev1.PodTemplateSpec }
+		}](t, child)
+		want := "coordinator mirror"
+		switch pods.Kind {
+		case "DaemonSet":
+			want = "agent"
+		case "StatefulSet", "Deployment":
+		default:
+			continue
+		}
+		var names []string
+		for _, s := range pods.Spec.Template.Spec.ImagePullSecrets {
+			names = append(names, s.Name)
+		}
+		if strings.Join(names, " ") != want {
+			t.Errorf("%s pulls with %v, want %s", pods.Kind, names, want)
+		}
+	}
+}
+
 func TestImagesAreTakenFromTheNearestWord(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edit           func(*v1alpha1.AgentSpec)

@@ -54,6 +54,12 @@ type CoordinatorSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
+	// ImagePullSecrets for the coordinator and a trial's Redis.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	ImagePullSecrets []SecretReference `json:"imagePullSecrets,omitempty"`
 	// +optional
 	Storage StorageSpec `json:"storage,omitzero"`
 	// +optional
