@@ -250,7 +250,7 @@ func (r *SiteReconciler) lookAgents(ctx context.Context, v *view) error {
 			return err
 		}
 		a := &v.world.Agents
-		a.Pods, a.Ready, a.Trouble = inventory.AgentTrouble(pods.Items)
+		a.Pods, a.Ready, a.Trouble, a.Again = inventory.AgentTrouble(pods.Items, v.world.Now)
 	}
 	agents, fault := r.agentsWanted(ctx, v)
 	v.agents = agents

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,13 +16,19 @@ import (
 // run for a moment.
 const crashes = 2
 
+// steady is how long a container that looped must run to be believed; after that
+// the kubelet forgets its crashes too.
+const steady = 10 * time.Minute
+
 // longestMessage of Kubernetes that is passed on.
 const longestMessage = 300
 
 // AgentTrouble counts the agents' pods that still exist, those of them that are
 // ready, and names the worst trouble. A pod of a lost node keeps its phase
-// Running; only its condition tells.
-func AgentTrouble(pods []corev1.Pod) (exist, ready int, worst Trouble) {
+// Running; only its condition tells. One that loops is ready for a moment after
+// each start: it counts as looping until it has run for a while; again is when
+// that is, if time alone can tell, else zero.
+func AgentTrouble(pods []corev1.Pod, now time.Time) (exist, ready int, worst Trouble, again time.Time) {
 	byName := slices.SortedFunc(slices.Values(pods), func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	var found []Trouble
 	for i := range byName {
@@ -30,15 +37,41 @@ func AgentTrouble(pods []corev1.Pod) (exist, ready int, worst Trouble) {
 			continue
 		}
 		exist++
-		switch {
-		case p.DeletionTimestamp != nil:
-		case podReady(p):
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		by := steadyBy(p, now)
+		if podReady(p) && by.IsZero() {
 			ready++
-		default:
-			found = append(found, agentTrouble(p))
+			continue
+		}
+		found = append(found, agentTrouble(p, now))
+		if !by.IsZero() && (again.IsZero() || by.Before(again)) {
+			again = by
 		}
 	}
-	return exist, ready, Worst(found...)
+	return exist, ready, Worst(found...), again
+}
+
+// steadyBy is when the last of a pod's containers that looped has run for long
+// enough; zero if all have.
+func steadyBy(p *corev1.Pod, now time.Time) (by time.Time) {
+	for _, c := range p.Status.ContainerStatuses {
+		if at := looksSteady(c); at.After(now) && at.After(by) {
+			by = at
+		}
+	}
+	return by
+}
+
+// looksSteady is from when on a container that runs, and crashed soon after its
+// start again and again before, is believed; zero for others.
+func looksSteady(c corev1.ContainerStatus) (at time.Time) {
+	run, end := c.State.Running, c.LastTerminationState.Terminated
+	if run == nil || end == nil || end.ExitCode == 0 || c.RestartCount < crashes || end.FinishedAt.Sub(end.StartedAt.Time) >= steady {
+		return at
+	}
+	return run.StartedAt.Add(steady)
 }
 
 func podReady(p *corev1.Pod) bool {
@@ -49,7 +82,7 @@ func podReady(p *corev1.Pod) bool {
 
 // agentTrouble of a pod that is not ready. Messages leave out what changes with
 // every try, such as the next delay.
-func agentTrouble(p *corev1.Pod) Trouble {
+func agentTrouble(p *corev1.Pod, now time.Time) Trouble {
 	say := func(r v1alpha1.Reason, format string, args ...any) Trouble {
 		m := fmt.Sprintf("pod %s: %s", p.Name, fmt.Sprintf(format, args...))
 		return Trouble{Reason: r, Message: shorten(m)}
@@ -59,7 +92,7 @@ func agentTrouble(p *corev1.Pod) Trouble {
 	}
 	containers := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 	for _, c := range containers {
-		if end := crashOf(c); end != "" {
+		if end := crashOf(c, now); end != "" {
 			return say(v1alpha1.ReasonAgentCrashLoop, "container %s ends again and again, last with %s; kubectl logs --previous tells why", c.Name, end)
 		}
 	}
@@ -86,10 +119,11 @@ func agentTrouble(p *corev1.Pod) Trouble {
 }
 
 // crashOf tells how a container that loops ended last; empty if it does not.
-func crashOf(c corev1.ContainerStatus) string {
+func crashOf(c corev1.ContainerStatus, now time.Time) string {
 	end := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
 	loops := c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" ||
-		!c.Ready && c.RestartCount >= crashes && end != nil && end.ExitCode != 0
+		!c.Ready && c.RestartCount >= crashes && end != nil && end.ExitCode != 0 ||
+		looksSteady(c).After(now)
 	switch {
 	case !loops:
 		return ""

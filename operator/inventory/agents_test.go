@@ -3,6 +3,7 @@ package inventory
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +81,7 @@ func TestAgentTrouble(t *testing.T) {
 			2, 0, v1alpha1.ReasonAgentCrashLoop, "pod agent-b: container agent ends again and again, last with no state"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			exist, ready, trouble := AgentTrouble(c.pods)
+			exist, ready, trouble, _ := AgentTrouble(c.pods, now)
 			if exist != c.exist || ready != c.ready || trouble.Reason != c.reason || !strings.Contains(trouble.Message, c.message) {
 				t.Errorf("%d exist, %d ready, %s: %q", exist, ready, trouble.Reason, trouble.Message)
 			}
@@ -89,16 +90,46 @@ func TestAgentTrouble(t *testing.T) {
 }
 
 func TestLongMessagesAreCut(t *testing.T) {
-	_, _, trouble := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(0, "CreateContainerError", strings.Repeat("ä", 5000)))})
+	_, _, trouble, _ := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(0, "CreateContainerError", strings.Repeat("ä", 5000)))}, now)
 	if n := len([]rune(trouble.Message)); n > longestMessage+1 {
 		t.Errorf("%d characters", n)
 	}
 }
 
 func TestAnImageThatIsTriedAgainAndAgainIsOneTrouble(t *testing.T) {
-	_, _, fails := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ErrImagePull", "rpc error: code = NotFound"))})
-	_, _, waits := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ImagePullBackOff", "Back-off pulling image"))})
+	_, _, fails, _ := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ErrImagePull", "rpc error: code = NotFound"))}, now)
+	_, _, waits, _ := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodPending, false, waiting(1, "ImagePullBackOff", "Back-off pulling image"))}, now)
 	if fails != waits {
 		t.Errorf("%+v, then %+v", fails, waits)
+	}
+}
+
+func TestALoopThatRunsForAMomentIsStillOne(t *testing.T) {
+	// The trainer, which has no probe, is ready as soon as it runs.
+	runs := func(restarts int32, ran, since time.Duration) corev1.Pod {
+		return pod("agent-x", corev1.PodRunning, true, ended(1, restarts, 1, "Error"), func(p *corev1.Pod) {
+			c := &p.Status.ContainerStatuses[1]
+			c.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: now.Add(-since)}}
+			end := c.LastTerminationState.Terminated
+			end.FinishedAt = metav1.Time{Time: now.Add(-since - 5*time.Minute)}
+			end.StartedAt = metav1.Time{Time: end.FinishedAt.Add(-ran)}
+		})
+	}
+	_, _, waits, _ := AgentTrouble([]corev1.Pod{pod("agent-x", corev1.PodRunning, false, waiting(1, "CrashLoopBackOff", "back-off 5m0s"), ended(1, 9, 1, "Error"))}, now)
+	for _, c := range []struct {
+		name  string
+		pod   corev1.Pod
+		want  Trouble
+		again time.Duration
+	}{
+		{"just started again", runs(9, time.Second, time.Second), waits, 10*time.Minute - time.Second},
+		{"ran for long enough", runs(9, time.Second, 10*time.Minute), Worst(), 0},
+		{"ended after a day", runs(9, 24*time.Hour, time.Second), Worst(), 0},
+		{"ended once", runs(1, time.Second, time.Second), Worst(), 0},
+	} {
+		_, ready, got, again := AgentTrouble([]corev1.Pod{c.pod}, now)
+		if got != c.want || (ready == 1) != (c.want == Worst()) || (c.again == 0) != again.IsZero() || c.again != 0 && again.Sub(now) != c.again {
+			t.Errorf("%s: %d ready, %+v, again %s", c.name, ready, got, again)
+		}
 	}
 }

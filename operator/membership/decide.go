@@ -25,6 +25,7 @@ func Decide(w World) Decision {
 			break
 		}
 	}
+	d.wakeAt(d.w.Agents.Again)
 	d.release()
 	d.show()
 	return Decision{

@@ -89,3 +89,10 @@ func TestASiteThatIsLostHasATimeOfItsOwn(t *testing.T) {
 		t.Errorf("a site that comes is %s (%s)", d.Status.Phase, d.Status.Reason)
 	}
 }
+
+func TestTroubleThatTimeMayEndIsLookedAtAgain(t *testing.T) {
+	d := Decide(at(v1alpha1.SiteActive, time.Hour, func(w *World) { w.Agents.Again = midnight.Add(5 * time.Minute) }))
+	if d.Wake.Sub(midnight) != 5*time.Minute {
+		t.Errorf("wakes at %s", d.Wake)
+	}
+}

@@ -91,6 +91,8 @@ type Agents struct {
 	Pods, Ready int
 	// Trouble of the worst pod: AgentCrashLoop or AgentPending; Healthy without.
 	Trouble inventory.Trouble
+	// Again is when time alone may end the trouble; zero: never.
+	Again time.Time
 }
 
 // Capacity is what its keeper says of the wish in Site.status.provisioning. When a
