@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/resources"
 )
 
 // unreadable is a client for which the objects behind scale targets cannot be
@@ -152,4 +153,45 @@ func TestAScaleTargetThatWasMovedIsNotSwappedForAnother(t *testing.T) {
 		}
 	}
 	g.must(try(func() { s.Spec.Capacity.ActiveReplicas = 3 }))
+}
+
+// someNamespaces is a cache of one namespace, as of an operator that serves no other.
+type someNamespaces struct {
+	client.Client
+	only string
+}
+
+func (c *someNamespaces) List(ctx context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := l.(*v1alpha1.SiteList); ok {
+		opts = append(opts, client.InNamespace(c.only))
+	}
+	return c.Client.List(ctx, l, opts...)
+}
+
+func TestASiteThatAnotherOperatorServesKeepsItsNodes(t *testing.T) {
+	for _, rival := range []string{"rival", "a-rival-with-a-name-that-is-too-long-for-a-label-of-a-node"} {
+		g := newRig(t)
+		elsewhere := g.e.Namespace(t)
+		g.create(&v1alpha1.Site{ObjectMeta: metav1.ObjectMeta{Namespace: elsewhere, Name: rival}})
+		g.labelled("quebec")
+		n := g.node("quebec", 0)
+		theirs := resources.EnrolledFor(elsewhere, rival)
+		n.Labels[v1alpha1.LabelAgent], n.Labels[v1alpha1.LabelNodeSite] = "nvidia", theirs
+		g.must(g.e.Client.Update(t.Context(), n))
+		g.federation("f", "quebec")
+		direct := g.r.Client
+		g.operate(&someNamespaces{Client: direct, only: g.namespace})
+		g.r.Reader = direct
+		g.energy.set("quebec", true)
+		for range 10 {
+			g.must(g.reconcile())
+			g.now = g.now.Add(10 * time.Second)
+		}
+		if has := g.nodes("quebec")[0].Labels[v1alpha1.LabelNodeSite]; has != theirs {
+			t.Errorf("the node of %s is enrolled for %q", theirs, has)
+		}
+		if c := conditionOf(g.site("quebec"), v1alpha1.ConditionNodesHealthy); c.Reason != string(v1alpha1.ReasonNodesOverlap) {
+			t.Errorf("%s: %s", c.Reason, c.Message)
+		}
+	}
 }

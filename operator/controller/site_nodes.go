@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -113,16 +114,39 @@ func (r *SiteReconciler) unclaim(ctx context.Context, nodes []corev1.Node, mine 
 			if err := r.Client.List(ctx, &sites, client.UnsafeDisableDeepCopy); err != nil {
 				return err
 			}
-			claims = make(map[string]bool, len(sites.Items))
-			for _, s := range sites.Items {
-				claims[resources.EnrolledFor(s.Namespace, s.Name)] = true
-			}
+			claims = claimsOf(sites.Items)
+		}
+		if _, known := claims[claim]; !known {
+			claims[claim] = r.served(ctx, claim)
 		}
 		if !claims[claim] {
 			delete(nodes[i].Labels, v1alpha1.LabelNodeSite)
 		}
 	}
 	return nil
+}
+
+// served says whether the site of a claim that the cache does not have exists: the
+// cache may have some namespaces only, while another operator serves the others.
+// Where that cannot be known, it does.
+func (r *SiteReconciler) served(ctx context.Context, claim string) bool {
+	namespace, _, whole := strings.Cut(claim, ".")
+	if !whole {
+		namespace = "" // it was cut
+	}
+	var sites v1alpha1.SiteList
+	if err := r.Reader.List(ctx, &sites, client.InNamespace(namespace)); err != nil {
+		return true
+	}
+	return claimsOf(sites.Items)[claim]
+}
+
+func claimsOf(sites []v1alpha1.Site) map[string]bool {
+	claims := make(map[string]bool, len(sites))
+	for i := range sites {
+		claims[resources.EnrolledFor(sites[i].Namespace, sites[i].Name)] = true
+	}
+	return claims
 }
 
 func crossed(err error) error {
