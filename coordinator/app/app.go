@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -196,7 +197,7 @@ func redisURL(d *declaration, o Options) (string, error) {
 	r := d.federation.Spec.Events.Redis
 	switch {
 	case o.RedisURL != "":
-		return o.RedisURL, nil
+		return strings.TrimSpace(o.RedisURL), nil
 	case r == nil:
 		return "", nil
 	case r.URL == "":

@@ -108,7 +108,8 @@ func TestRedisOfKubernetesIsRefusedWithoutAnAddress(t *testing.T) {
 		if _, err := redisURL(d, Options{}); (err != nil) != refused {
 			t.Errorf("%s: %v", spec, err)
 		}
-		if url, err := redisURL(d, Options{RedisURL: "redis://other"}); err != nil || url != "redis://other" {
+		// A Secret made from a file ends with the file's last line break.
+		if url, err := redisURL(d, Options{RedisURL: "redis://other\n"}); err != nil || url != "redis://other" {
 			t.Errorf("%s with --redis: %q, %v", spec, url, err)
 		}
 	}

@@ -294,9 +294,10 @@ func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {
 	if url == "" {
 		return nil, nil
 	}
-	o, err := redis.ParseURL(url)
+	o, err := redis.ParseURL(strings.TrimSpace(url))
 	if err != nil {
-		return nil, fmt.Errorf("--redis: %w", err)
+		// The URL may hold a password, and errors of url.Parse quote it.
+		return nil, errors.New(`--redis: must look like "redis://127.0.0.1:6379/0", with rediss:// for TLS`)
 	}
 	// The reader has its own pauses between attempts, and an unreachable Redis
 	// must not hold up the agent's end.
