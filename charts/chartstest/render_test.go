@@ -114,6 +114,7 @@ func TestAValueThatCannotWorkIsRefusedWithItsName(t *testing.T) {
 		{"plaintext by oversight", "siteagent", strings.ReplaceAll(agentValues, "secretName: quebec", `secretName: ""`), "secretName"},
 		{"a system priority", "siteagent", agentValues + "priorityClassName: system-node-critical", "priorityClassName"},
 		{"a volume of two kinds", "siteagent", agentValues + "trainer: {volumes: [{name: a, mountPath: /a, claimName: a, configMapName: b}]}", "volumes"},
+		{"a number as a variable", "siteagent", agentValues + "trainer: {env: [{name: EPOCHS, value: 3}]}", "value"},
 		{"a variable of ours", "siteagent", agentValues + "trainer: {env: [{name: GIRASSOL_NODE, value: a}]}", "env"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
