@@ -134,6 +134,45 @@ func TestANameThatNoSecretCanHaveIsRefused(t *testing.T) {
 	}
 }
 
+// TestWhatNoPodCanHaveIsRefusedAtOnce: a DaemonSet with it would be refused again
+// and again.
+func TestWhatNoPodCanHaveIsRefusedAtOnce(t *testing.T) {
+	e := testenv.Shared(t)
+	namespace := e.Namespace(t)
+	trainer := func(v v1alpha1.TrainerVolume) v1alpha1.TrainerSpec {
+		return v1alpha1.TrainerSpec{Volumes: []v1alpha1.TrainerVolume{v}}
+	}
+	for name, tc := range map[string]struct {
+		trainer    v1alpha1.TrainerSpec
+		toleration v1alpha1.Toleration
+		says       string
+	}{
+		"good": {
+			trainer: v1alpha1.TrainerSpec{
+				Env:     []v1alpha1.EnvVar{{Name: "NCCL_DEBUG", Value: "INFO"}, {Name: "my.var-1"}},
+				Volumes: []v1alpha1.TrainerVolume{{Name: "d-1", MountPath: "/data/x", HostPath: "/mnt/data"}},
+			},
+			toleration: v1alpha1.Toleration{Key: "nvidia.com/gpu", Operator: "Exists"},
+		},
+		"variable":   {trainer: v1alpha1.TrainerSpec{Env: []v1alpha1.EnvVar{{Name: "A=B"}}}, says: "without '='"},
+		"volume":     {trainer: trainer(v1alpha1.TrainerVolume{Name: "Data", MountPath: "/d", ClaimName: "c"}), says: "a volume's name"},
+		"mount path": {trainer: trainer(v1alpha1.TrainerVolume{Name: "d", MountPath: "/d:ro", ClaimName: "c"}), says: "mountPath is"},
+		"host path":  {trainer: trainer(v1alpha1.TrainerVolume{Name: "d", MountPath: "/d", HostPath: "/mnt/../etc"}), says: "hostPath is"},
+		"toleration": {toleration: v1alpha1.Toleration{Key: "a", Operator: "Exists", Value: "b"}, says: "leave value out"},
+	} {
+		f, sites := minimal()
+		inNamespace(namespace, f, sites)
+		f.UID, f.Spec.Agent.Trainer = "", tc.trainer
+		if tc.toleration.Key != "" {
+			f.Spec.Agent.Vendors = []v1alpha1.VendorSpec{{Vendor: v1alpha1.VendorNVIDIA, Tolerations: []v1alpha1.Toleration{tc.toleration}}}
+		}
+		err := e.Client.Create(t.Context(), f, client.DryRunAll)
+		if tc.says == "" && err != nil || tc.says != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // restricted is a namespace that enforces the Pod Security Standard "restricted".
 func restricted(t *testing.T, e *testenv.Environment) string {
 	t.Helper()

@@ -107,6 +107,7 @@ type ResourcesSpec struct {
 // Toleration of a taint, as in a pod.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.key) && size(self.key) > 0",message="a toleration needs a key: one that tolerates everything would keep agents on nodes that are going away"
+// +kubebuilder:validation:XValidation:rule="!(has(self.operator) && self.operator == 'Exists' && has(self.value) && size(self.value) > 0)",message="a toleration with operator Exists takes any value: leave value out, or take Equal"
 type Toleration struct {
 	// +kubebuilder:validation:MaxLength=316
 	Key string `json:"key"`
@@ -203,6 +204,7 @@ type TrainerSpec struct {
 type EnvVar struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[!-<>-~]+$')",message="a variable's name has printable ASCII characters, without '=' and spaces"
 	Name string `json:"name"`
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
@@ -217,9 +219,11 @@ type EnvVar struct {
 type TrainerVolume struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a volume's name has lower-case letters, digits and '-', and begins and ends with a letter or digit"
 	Name string `json:"name"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains(':')",message="mountPath is an absolute path without ':'"
 	MountPath string `json:"mountPath"`
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -230,6 +234,7 @@ type TrainerVolume struct {
 	// HostPath is read only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || (self.startsWith('/') && !self.contains('..'))",message="hostPath is an absolute path without .."
 	HostPath string `json:"hostPath,omitempty"`
 }
 
