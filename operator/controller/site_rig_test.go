@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -288,7 +289,10 @@ func (g *rig) turnMachines(site string, o *unstructured.Unstructured) {
 	if observed != o.GetGeneration() || int(replicas) != want {
 		g.must(unstructured.SetNestedField(o.Object, o.GetGeneration(), "status", "observedGeneration"))
 		g.must(unstructured.SetNestedField(o.Object, int64(want), "status", "replicas"))
-		g.must(g.e.Client.Status().Update(ctx, o))
+		// An operator beside the test may have scaled it meanwhile; the next turn sees.
+		if err := g.e.Client.Status().Update(ctx, o); !apierrors.IsConflict(err) {
+			g.must(err)
+		}
 	}
 }
 
