@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -63,11 +64,17 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// OwnedElsewhereError says that the object of that name belongs to another object, whose
-// it stays.
-type OwnedElsewhereError struct{ Owner metav1.OwnerReference }
+// OwnedElsewhereError says that the object of that name belongs to another object,
+// or to a person who made it, whose it stays.
+type OwnedElsewhereError struct {
+	// Owner is empty for an object that a person made.
+	Owner metav1.OwnerReference
+}
 
 func (e *OwnedElsewhereError) Error() string {
+	if e.Owner.Kind == "" {
+		return "someone else made an object of this name: rename one of the two, or delete that one if the operator may make its own"
+	}
 	return fmt.Sprintf("it belongs to the %s %s: rename one of the two, because what belongs to them would have the same name", e.Owner.Kind, e.Owner.Name)
 }
 
@@ -215,20 +222,31 @@ func deref(s *string) string {
 	return *s
 }
 
-// foreign is the controller of live, if desired is to have another one.
+// foreign says whose live is, if it is not to be taken: that of another
+// controller, or of a person. Ours are what we have applied before, what a
+// backup brought back with our label, and a claim that was made ahead for us.
 func foreign(live client.Object, k kind, desired runtime.ApplyConfiguration) (*metav1.OwnerReference, error) {
-	has := metav1.GetControllerOf(live)
-	if has == nil {
-		return nil, nil
-	}
 	o, err := k.typed(desired)
 	if err != nil {
 		return nil, err
 	}
-	if want := metav1.GetControllerOf(o); want == nil || want.UID == has.UID {
+	want, has := metav1.GetControllerOf(o), metav1.GetControllerOf(live)
+	switch {
+	case has != nil:
+		if want == nil || want.UID == has.UID {
+			return nil, nil
+		}
+		return has, nil
+	case want == nil, k.name == "PersistentVolumeClaim":
+		return nil, nil
+	case slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == v1alpha1.FieldOwner }):
 		return nil, nil
 	}
-	return has, nil
+	const label = "app.kubernetes.io/managed-by"
+	if by := o.GetLabels()[label]; by != "" && by == live.GetLabels()[label] {
+		return nil, nil
+	}
+	return &metav1.OwnerReference{}, nil
 }
 
 // equal compares as the API server does: quantities by value, nothing with empty.

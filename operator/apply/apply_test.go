@@ -200,6 +200,31 @@ func TestAnObjectStaysWithItsController(t *testing.T) {
 	}
 }
 
+func TestAPersonsObjectIsNotTakenButABackupsIs(t *testing.T) {
+	b := newBench(t)
+	const by = "app.kubernetes.io/managed-by"
+	ours := func(name string) *corev1ac.ConfigMapApplyConfiguration {
+		return corev1ac.ConfigMap(name, b.ns).WithLabels(map[string]string{by: "girassol"}).WithData(map[string]string{"of": "us"}).WithOwnerReferences(metav1ac.OwnerReference().
+			WithAPIVersion(v1alpha1.APIVersion).WithKind(v1alpha1.KindFederation).WithName("f").WithUID("f").WithController(true))
+	}
+	for name, label := range map[string]string{"persons": "helm", "restored": "girassol"} {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.ns, Labels: map[string]string{by: label}}, Data: map[string]string{"of": "them"}}
+		if err := b.Client.Create(t.Context(), cm, client.FieldOwner("kubectl")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := b.writes.Load()
+	var elsewhere *OwnedElsewhereError
+	if _, err := b.Apply(t.Context(), ours("persons")); !errors.As(err, &elsewhere) || !strings.Contains(err.Error(), "someone else made") {
+		t.Fatalf("%v, want that a person made it", err)
+	}
+	if b.writes.Load() != before {
+		t.Error("something was sent")
+	}
+	b.applies(t, ours("restored"), true)
+	b.applies(t, ours("restored"), false)
+}
+
 func TestAKeyIsCreatedOnceAndNeverOverwritten(t *testing.T) {
 	b := newBench(t)
 	key := func(v string) *corev1ac.SecretApplyConfiguration {

@@ -7,6 +7,8 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -195,7 +197,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	config := agent.Config{
-		Federation: o.federation, Site: o.site, Node: o.node, Version: version(), Hardware: hardware.Detect(),
+		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: hardware.Detect(),
 		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
 		Traffic: counter.Total, Trainer: api, Replica: store,
 		CursorPath: filepath.Join(o.data, "events.json"),
@@ -325,6 +327,21 @@ func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Regi
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return nil
+}
+
+// longestNode is what a coordinator takes: a node's name becomes part of the names
+// of files.
+const longestNode = 63
+
+// shortNode is the node's name, cut and told apart by a hash where it is longer
+// than a coordinator takes; Kubernetes allows 253 bytes.
+func shortNode(name string) string {
+	if len(name) <= longestNode {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	const digits = 8
+	return strings.TrimRight(name[:longestNode-digits-1], "-._") + "-" + hex.EncodeToString(sum[:digits/2])
 }
 
 // version is the module's, as the build knows it.

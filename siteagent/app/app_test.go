@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -141,5 +142,17 @@ func TestExitCodeTellsAFencedAgent(t *testing.T) {
 		if got := ExitCode(err); got != want {
 			t.Errorf("ExitCode(%v) = %d, want %d", err, got, want)
 		}
+	}
+}
+
+func TestLongNodeNamesAreCutAndStayApart(t *testing.T) {
+	long := strings.Repeat("a", 54) + ".b" + strings.Repeat("c", 190)
+	one, other := shortNode(long+".x"), shortNode(long+".y")
+	fits := regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`) // what a coordinator takes
+	if one == other || !fits.MatchString(one) || shortNode(long+".x") != one {
+		t.Errorf("%q and %q", one, other)
+	}
+	if got := shortNode("gpu-1.example"); got != "gpu-1.example" {
+		t.Error(got)
 	}
 }
