@@ -71,9 +71,7 @@ func (v *federation) choose(r *FederationReconciler) {
 		if !v.mine[s.Name] || !names(v.Federation, s.Name) {
 			continue
 		}
-		c := membership.Candidate{
-			Site: s.Name, Priority: s.Spec.Priority, Willing: v.willing(s), In: isIn(s), Active: s.Status.Phase == v1alpha1.SiteActive, RetryAt: retryAt(s),
-		}
+		c := v.candidate(s)
 		candidates = append(candidates, c)
 		if c.Willing && c.RetryAt.After(v.now) {
 			v.wakeBy(c.RetryAt)
@@ -94,9 +92,16 @@ func (v *federation) pending() bool {
 	return v.asked && v.coordinator == nil && v.reachable == membership.Unknown && before != "" && before != v1alpha1.ReasonCoordinatorStarting
 }
 
-// willing says whether energy and the site's own spec would have it now.
-func (v *federation) willing(s *v1alpha1.Site) bool {
-	return v.wishes[s.Name].Admit && s.DeletionTimestamp.IsZero() && s.Status.Phase != v1alpha1.SiteBlocked
+// candidate is a site as it competes for a place: with what energy wants, and
+// whether a person holds it at the coordinator.
+func (v *federation) candidate(s *v1alpha1.Site) membership.Candidate {
+	var c membership.Coordinator
+	for _, said := range v.coordinator.GetSites() {
+		if said.GetName() == s.Name {
+			c.Held = isHeld(said)
+		}
+	}
+	return membership.NewCandidate(s, v.wishes[s.Name], c)
 }
 
 // isIn says whether a site has, or is getting, its place.

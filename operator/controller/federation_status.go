@@ -170,7 +170,7 @@ func (v *federation) desired() int {
 	}
 	n := 0
 	for i := range v.sites {
-		if s := &v.sites[i]; v.mine[s.Name] && v.selected[s.Name] && v.willing(s) {
+		if s := &v.sites[i]; v.mine[s.Name] && v.selected[s.Name] && v.candidate(s).Willing {
 			n++
 		}
 	}

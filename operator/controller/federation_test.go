@@ -319,6 +319,48 @@ func TestTheSelectionIsTheSameAfterARestart(t *testing.T) {
 	}
 }
 
+func TestASiteThatAPersonHoldsLeavesItsPlaceToTheNext(t *testing.T) {
+	b := newBench(t)
+	for name, priority := range map[string]int32{"lisboa": 2, "porto": 1} {
+		s := b.site(name)
+		s.Spec.Priority = priority
+		if err := b.env.Client.Update(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		b.energy.want(name, openWindow)
+	}
+	f := b.federation("gpt", func(s *v1alpha1.FederationSpec) { s.MaxSites = new(int32(1)) }, "lisboa", "porto")
+	key := keyOf(f)
+	for _, step := range []struct {
+		held    bool
+		porto   membership.Energy
+		want    string
+		desired int32
+	}{
+		{false, openWindow, "lisboa", 1},
+		{true, openWindow, "porto", 1},
+		{true, closedWindow, "", 0},
+		{false, closedWindow, "lisboa", 1},
+	} {
+		b.coordinator.say(v1alpha1.FederationTraining, 3)
+		said := &coordinatorv1.SiteStatus{Name: "lisboa", Membership: coordinatorv1.Membership_MEMBERSHIP_ADMIT, Reason: string(v1alpha1.ReasonTraining)}
+		if step.held {
+			said.Membership, said.Reason = coordinatorv1.Membership_MEMBERSHIP_DRAIN, string(v1alpha1.ReasonRequested)
+		}
+		b.coordinator.status.Sites = []*coordinatorv1.SiteStatus{said}
+		b.energy.want("porto", step.porto)
+		f, _ := b.reconcile("gpt")
+		for _, site := range []string{"lisboa", "porto"} {
+			if selected, _, _ := b.r.Selection.Of(key, site); selected != (site == step.want) {
+				t.Errorf("%+v: %s is selected: %v", step, site, selected)
+			}
+		}
+		if f.Status.DesiredSites != step.desired {
+			t.Errorf("%+v: %d desired", step, f.Status.DesiredSites)
+		}
+	}
+}
+
 func TestASiteTakenOutOfTheSpecStaysDeclaredUntilItHasLeft(t *testing.T) {
 	b := newBench(t)
 	b.site("lisboa")

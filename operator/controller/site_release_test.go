@@ -119,7 +119,7 @@ func TestASiteOfNoFederationGoesAtOnce(t *testing.T) {
 	s := g.labelled("quebec")
 	g.sites["quebec"] = ""
 	g.phase("quebec", v1alpha1.SiteIdle)
-	if s = g.site("quebec"); len(s.Finalizers) != 0 || s.Status.Reason != v1alpha1.ReasonNotReferenced {
+	if s := g.site("quebec"); len(s.Finalizers) != 0 || s.Status.Reason != v1alpha1.ReasonNotReferenced {
 		t.Errorf("%s with finalizers %v", s.Status.Reason, s.Finalizers)
 	}
 	g.must(g.e.Client.Delete(t.Context(), s))
