@@ -249,5 +249,5 @@ func (r *FederationReconciler) forget(key types.NamespacedName) {
 	r.Selection.Forget(key)
 	r.issued.Delete(key)
 	r.shown.Delete(key)
-	r.Metrics.CoordinatorReachable.DeleteLabelValues(key.Namespace, key.Name)
+	r.Metrics.forgetFederation(key)
 }

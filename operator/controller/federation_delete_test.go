@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -45,6 +46,31 @@ func TestTheCoordinatorOutlivesItsSites(t *testing.T) {
 		t.Errorf("federation %v, forgotten %v and %v", f, b.coordinator.forgotten, b.energy.forgotten)
 	}
 	b.reconcile("gpt") // what is gone is no error
+}
+
+func TestAFederationThatIsGoneLeavesNoFiguresBehind(t *testing.T) {
+	b := leaving(t)
+	m := b.r.Metrics
+	for _, federation := range []string{"gpt", "bert"} {
+		m.Failovers.WithLabelValues(b.namespace, federation, "lisboa", string(v1alpha1.ReasonCapacityDeadlineExceeded)).Inc()
+		m.Drains.WithLabelValues(b.namespace, federation, "lisboa", string(v1alpha1.ReasonDrained)).Inc()
+		m.CoordinatorReachable.WithLabelValues(b.namespace, federation).Set(1)
+	}
+	b.siteIs("lisboa", "", v1alpha1.SiteIdle, v1alpha1.ReasonNotReferenced)
+	if f, _ := b.reconcile("gpt"); f != nil {
+		t.Fatal("it is still there")
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m.Failovers, m.Drains, m.CoordinatorReachable)
+	families, err := registry.Gather()
+	if err != nil || len(families) != 3 {
+		t.Fatalf("%v, %v", families, err)
+	}
+	for _, f := range families {
+		if n := len(f.GetMetric()); n != 1 {
+			t.Errorf("%s has %d figures, want the other federation's only", f.GetName(), n)
+		}
+	}
 }
 
 func TestDeletionEndsThoughASiteNeverLeaves(t *testing.T) {

@@ -54,6 +54,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
+// forgetFederation takes all that was counted for a federation that is gone away,
+// though its sites live on. A site's phase is the site controller's to change.
+func (m *Metrics) forgetFederation(key types.NamespacedName) {
+	of := prometheus.Labels{"namespace": key.Namespace, "federation": key.Name}
+	m.Failovers.DeletePartialMatch(of)
+	m.Drains.DeletePartialMatch(of)
+	m.CoordinatorReachable.DeletePartialMatch(of)
+}
+
 // forgetSite takes all that was measured of a site that is gone away, so that
 // sites that come and go leave nothing behind.
 func (m *Metrics) forgetSite(key types.NamespacedName) {

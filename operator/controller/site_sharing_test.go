@@ -154,6 +154,9 @@ func TestAFederationThatIsGoneLeavesByDeadline(t *testing.T) {
 	if l := g.nodes("quebec")[0].Labels; l[v1alpha1.LabelNodeSite] != "" {
 		t.Errorf("the node keeps %v", l)
 	}
+	if n := g.counted("girassol_operator_drains_total", "quebec"); n != 0 {
+		t.Errorf("%v drains of a federation that is gone", n)
+	}
 }
 
 func TestACompletedFederationGivesItsSiteToTheNext(t *testing.T) {

@@ -40,12 +40,7 @@ func (r *SiteReconciler) write(ctx context.Context, v *view, d membership.Decisi
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(next, nil, kind, string(e.Reason), "Reconcile", "%s", e.Message)
-		switch e.Reason {
-		case v1alpha1.ReasonSiteLeft:
-			r.Metrics.Drains.WithLabelValues(next.Namespace, v.tenure.name, next.Name, string(v1alpha1.ReasonDrained)).Inc()
-		case v1alpha1.ReasonDrainTimeout:
-			r.Metrics.Drains.WithLabelValues(next.Namespace, v.tenure.name, next.Name, string(v1alpha1.ReasonDrainTimeout)).Inc()
-		}
+		r.countDrain(v, e.Reason)
 		r.Log.Info("site", "namespace", next.Namespace, "site", next.Name, "federation", v.tenure.name, "reason", e.Reason, "message", e.Message)
 	}
 	r.measure(v, old, next)
@@ -57,6 +52,22 @@ func (r *SiteReconciler) observed(ctx context.Context, v *view) error {
 	next := v.world.Site.DeepCopy()
 	next.Status.ObservedGeneration = next.Generation
 	return r.replace(ctx, v, next)
+}
+
+// countDrain counts one that ended, unless the federation is gone: nobody would
+// forget the figure.
+func (r *SiteReconciler) countDrain(v *view, reason v1alpha1.Reason) {
+	outcome := reason
+	switch reason {
+	case v1alpha1.ReasonSiteLeft:
+		outcome = v1alpha1.ReasonDrained
+	case v1alpha1.ReasonDrainTimeout:
+	default:
+		return
+	}
+	if v.tenure.federation != nil {
+		r.Metrics.Drains.WithLabelValues(v.federation.Namespace, v.federation.Name, v.world.Site.Name, string(outcome)).Inc()
+	}
 }
 
 func (r *SiteReconciler) replace(ctx context.Context, v *view, next *v1alpha1.Site) error {
