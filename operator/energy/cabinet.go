@@ -41,8 +41,8 @@ const (
 	keyWriter   = "writer"
 )
 
-// errSuperseded says that another engine writes: this one is no leader any more.
-var errSuperseded = errors.New("another operator has taken over")
+// errSuperseded says that another writes, be it an engine or a person.
+var errSuperseded = errors.New("another writer has taken over")
 
 // errGone says that somebody deleted what was kept.
 var errGone = errors.New("a ConfigMap of the signals' state is gone")
@@ -359,7 +359,7 @@ func (c *cabinet) same(shard int, m *corev1.ConfigMap) bool {
 }
 
 // contested finds out who else wrote: a person's label is taken over and the
-// write comes again; another engine's claim ends this one.
+// write comes again; another's claim supersedes this one.
 func (c *cabinet) contested(ctx context.Context, shard int, conflict error) error {
 	live := &corev1.ConfigMap{}
 	if err := c.reader.Get(ctx, types.NamespacedName{Namespace: c.federation.Namespace, Name: c.name(shard)}, live); err != nil {

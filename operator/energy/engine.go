@@ -60,13 +60,13 @@ type Engine struct {
 	log     *slog.Logger
 	fetch   *fetch.Client
 	changes *changes
-	writer  string // names this engine in what it writes
+	losses  *prometheus.CounterVec // of claims, by namespace and federation
+	writer  string                 // names this engine in what it writes
 	kick    chan struct{}
 
 	mu          sync.Mutex
 	federations map[types.NamespacedName]*federation
 	base        context.Context // of the directors; nil before Start
-	lose        func(error)
 	ended       bool
 }
 
@@ -89,7 +89,7 @@ func New(o Options) (*Engine, error) {
 	}
 	o.SaveEvery, o.RefreshEvery = cmp.Or(o.SaveEvery, 5*time.Second), cmp.Or(o.RefreshEvery, 3*time.Minute)
 	e := &Engine{
-		options: o, clock: o.Clock, speed: 1, log: o.Log, changes: newChanges(), writer: rand.Text(), kick: make(chan struct{}, 1),
+		options: o, clock: o.Clock, speed: 1, log: o.Log, changes: newChanges(), losses: newLosses(), writer: rand.Text(), kick: make(chan struct{}, 1),
 		federations: map[types.NamespacedName]*federation{},
 	}
 	if v, ok := o.Clock.(interface{ Speed() float64 }); ok {
@@ -98,6 +98,12 @@ func New(o Options) (*Engine, error) {
 	var err error
 	if e.fetch, err = fetch.New(fetch.Config{Clock: o.Clock, Log: o.Log, Registerer: o.Registerer}); err != nil {
 		return nil, fmt.Errorf("energy: %w", err)
+	}
+	if o.Registerer != nil {
+		if err := o.Registerer.Register(e.losses); err != nil {
+			e.fetch.Close()
+			return nil, fmt.Errorf("energy: %w", err)
+		}
 	}
 	return e, nil
 }
@@ -153,6 +159,7 @@ func (e *Engine) Forget(key types.NamespacedName) {
 	if fed != nil {
 		fed.end(false)
 	}
+	e.losses.DeleteLabelValues(key.Namespace, key.Name)
 }
 
 func (e *Engine) federation(key types.NamespacedName) *federation {
@@ -225,24 +232,22 @@ func (e *Engine) hurry() {
 // tick is how often it is looked whether a federation is due.
 const tick = 5 * time.Second
 
-// Start runs the directors until ctx ends, or another engine takes over, which is
-// an error; it is a manager.Runnable. It ends when what they remember is written.
+// Start runs the directors until ctx ends, as a manager's does that loses its
+// lease; it is a manager.Runnable. It ends when what they remember is written.
 func (e *Engine) Start(ctx context.Context) error {
-	running, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
 	e.mu.Lock()
-	e.base, e.lose = running, lose
+	e.base = ctx
 	e.mu.Unlock()
 	var side sync.WaitGroup
-	side.Go(func() { e.changes.run(running) })
+	side.Go(func() { e.changes.run(ctx) })
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	for running.Err() == nil {
-		e.refresh(running)
+	for ctx.Err() == nil {
+		e.refresh(ctx)
 		select {
 		case <-ticker.C:
 		case <-e.kick:
-		case <-running.Done():
+		case <-ctx.Done():
 		}
 	}
 	e.mu.Lock()
@@ -255,8 +260,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	ending.Wait()
 	side.Wait()
 	e.fetch.Close()
-	if cause := context.Cause(running); errors.Is(cause, errSuperseded) {
-		return fmt.Errorf("energy: %w", cause)
+	if e.options.Registerer != nil {
+		e.options.Registerer.Unregister(e.losses)
 	}
 	return nil
 }

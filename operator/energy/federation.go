@@ -42,9 +42,17 @@ type federation struct {
 	forgotten bool
 	// sourceFaults are of sites whose sources could not be made at the launch.
 	sourceFaults map[string]membership.Fault
-	state        *state
-	stopState    context.CancelFunc
-	writes       sync.WaitGroup
+	// state is what is remembered, alive while it is this engine's: the run and the
+	// writes end with it.
+	state     *state
+	alive     context.Context
+	stopState context.CancelCauseFunc
+	writes    sync.WaitGroup
+	// claimed is when the state was, losses how often in a row another's claim was
+	// found, again when it may be claimed anew.
+	claimed time.Time
+	losses  int
+	again   time.Time
 
 	// serving is held for reading by requests, so that what they push is not lost
 	// between two runs.
@@ -120,12 +128,13 @@ func (f *federation) due() bool {
 		every = min(every, faultySpan)
 	}
 	f.mu.Unlock()
-	return f.wanted == nil || f.launched != f.wanted.fingerprint || time.Since(f.refreshed) >= every ||
+	return f.wanted == nil || f.superseded() || f.launched != f.wanted.fingerprint || time.Since(f.refreshed) >= every ||
 		!f.ends.IsZero() && !f.engine.clock.Now().Before(f.ends)
 }
 
 // settle lets run what is wanted; changing is held.
 func (f *federation) settle(ctx context.Context, maxAge time.Duration) error {
+	f.giveWay()
 	in, err := f.prepare(ctx, maxAge)
 	if err != nil {
 		return err
@@ -134,6 +143,8 @@ func (f *federation) settle(ctx context.Context, maxAge time.Duration) error {
 	base := f.engine.running()
 	switch {
 	case base == nil: // Start does it
+	case time.Now().Before(f.again):
+		f.hold(in)
 	case in.budgeted && f.observed() == nil:
 		// What is spent is not known, and a spent budget keeps every site out.
 		f.await(in, "the budget waits for the coordinator's ledger")
@@ -167,7 +178,7 @@ func (f *federation) closeState(write bool) {
 	if f.state == nil {
 		return
 	}
-	f.stopState()
+	f.stopState(nil)
 	f.writes.Wait()
 	if write {
 		ctx, cancel := context.WithTimeout(context.Background(), lastWrite)
@@ -185,13 +196,18 @@ func (f *federation) openState(ctx, base context.Context) error {
 		return nil
 	}
 	e := f.engine
-	s, err := loadState(ctx, newCabinet(e.options.Client, e.options.Reader, f.object, e.writer, f.log), e.options.SaveEvery, f.log, e.lose)
+	alive, stop := context.WithCancelCause(base)
+	lost := func(err error) {
+		stop(err)
+		e.hurry() // to give way
+	}
+	s, err := loadState(ctx, newCabinet(e.options.Client, e.options.Reader, f.object, e.writer, f.log), e.options.SaveEvery, f.log, lost)
 	if err != nil {
+		stop(nil)
 		return err
 	}
-	writing, stop := context.WithCancel(base)
-	f.state, f.stopState = s, stop
-	f.writes.Go(func() { s.run(writing) })
+	f.state, f.alive, f.stopState, f.claimed = s, alive, stop, time.Now()
+	f.writes.Go(func() { s.run(alive) })
 	return nil
 }
 

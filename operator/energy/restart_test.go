@@ -1,7 +1,6 @@
 package energy
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -74,32 +73,6 @@ func TestAKillInTheMiddleChangesNoDecision(t *testing.T) {
 				t.Errorf("in %v %v,\nwant %v %v", got, reasons, want, why)
 			}
 		})
-	}
-}
-
-func TestTheOldLeaderEndsWhenItFindsTheNewOne(t *testing.T) {
-	r := newRig(t)
-	r.trace("t.csv", map[string][]float64{"a": day})
-	f, sites := r.federation("f", nil, "a")
-	old := r.start()
-	old.ensure(f, sites)
-	old.sees(f, "a")
-	r.kept(f)
-	next := r.start()
-	next.ensure(f, sites)
-	next.sees(f, "a")
-	r.clock.next() // both want to write
-	if err := old.ended(); !errors.Is(err, errSuperseded) {
-		t.Errorf("the old leader ended with %v", err)
-	}
-	if err := old.Ensure(t.Context(), f, sites); err == nil {
-		t.Error("the old leader goes on")
-	}
-	r.clock.next()
-	next.sees(f, "a")
-	r.kept(f)
-	if err := next.end(); err != nil {
-		t.Errorf("the new leader ended with %v", err)
 	}
 }
 

@@ -61,7 +61,7 @@ func (f *federation) launch(ctx, base context.Context, in *inputs) error {
 	if r.director, err = director.New(c); err != nil {
 		return &Fault{faultOf(err)}
 	}
-	running, cancel := context.WithCancel(base)
+	running, cancel := context.WithCancel(f.alive)
 	r.cancel = cancel
 	if len(in.senders) > 0 {
 		r.webhook, err = webhook.New(ctx, webhook.Config{

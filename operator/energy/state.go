@@ -38,7 +38,7 @@ type state struct {
 	cabinet *cabinet
 	log     *slog.Logger
 	every   time.Duration
-	lost    func(error) // another engine has taken over
+	lost    func(error) // another writer has taken over
 
 	// writing is held while values are written.
 	writing chan struct{}
