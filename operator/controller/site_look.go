@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -250,12 +251,25 @@ func (r *SiteReconciler) lookAgents(ctx context.Context, v *view) error {
 			return err
 		}
 		a := &v.world.Agents
-		a.Pods, a.Ready, a.Trouble, a.Again = inventory.AgentTrouble(pods.Items, v.world.Now)
+		a.Pods, a.Ready, a.Trouble, a.Again = inventory.AgentTrouble(v.agentsAmong(pods.Items), v.world.Now)
 	}
 	agents, fault := r.agentsWanted(ctx, v)
 	v.agents = agents
 	v.block(fault)
 	return nil
+}
+
+// agentsAmong are the pods of the site's DaemonSets; others may have the same
+// labels. One that is gone leaves pods that still end.
+func (v *view) agentsAmong(pods []corev1.Pod) []corev1.Pod {
+	var sets []string
+	for _, vendor := range []v1alpha1.Vendor{v1alpha1.VendorNVIDIA, v1alpha1.VendorAMD, v1alpha1.VendorCPU} {
+		sets = append(sets, resources.AgentName(v.tenure.name, v.world.Site.Name, vendor))
+	}
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+		by := metav1.GetControllerOf(&p)
+		return by == nil || by.APIVersion != appsv1.SchemeGroupVersion.String() || by.Kind != "DaemonSet" || !slices.Contains(sets, by.Name)
+	})
 }
 
 // lookCapacity asks the keeper how things stand. That it cannot tell holds up

@@ -5,8 +5,11 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/operator/resources"
@@ -15,9 +18,12 @@ import (
 // pod of a site's agent on a node, as a DaemonSet would make it.
 func (g *rig) pod(federation, site string, n *corev1.Node, status corev1.PodStatus) *corev1.Pod {
 	g.t.Helper()
+	ds := &appsv1.DaemonSet{}
+	g.must(g.e.Client.Get(g.t.Context(), types.NamespacedName{Namespace: g.namespace, Name: resources.AgentName(federation, site, v1alpha1.VendorNVIDIA)}, ds))
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "agent-" + n.Name, Labels: resources.AgentLabels(federation, site, v1alpha1.VendorNVIDIA)},
-		Spec:       corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "agent", Image: "a"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "agent-" + n.Name, Labels: resources.AgentLabels(federation, site, v1alpha1.VendorNVIDIA),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}},
+		Spec: corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "agent", Image: "a"}}},
 	}
 	g.create(p)
 	p.Status = status
@@ -97,6 +103,38 @@ func TestTroubleWithNodesAndAgentsIsNamed(t *testing.T) {
 				t.Errorf("done %q, want the coordinator's drain before the label", got)
 			}
 		})
+	}
+}
+
+func TestPodsThatOnlyCopyTheLabelsOfAgentsAreNone(t *testing.T) {
+	g := newRig(t)
+	g.labelled("quebec")
+	n := g.node("quebec", 0)
+	g.federation("f", "quebec")
+	g.energy.set("quebec", true)
+	g.phase("quebec", v1alpha1.SiteActive)
+	agent := g.pod("f", "quebec", n, corev1.PodStatus{Phase: corev1.PodRunning})
+	elsewhere := agent.OwnerReferences[0]
+	elsewhere.Name = "shell"
+	for name, owners := range map[string][]metav1.OwnerReference{"alone": nil, "of-another": {elsewhere}} {
+		g.create(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: agent.Labels, OwnerReferences: owners},
+			Spec:       corev1.PodSpec{NodeName: n.Name, Containers: []corev1.Container{{Name: "agent", Image: "a"}}},
+		})
+	}
+	g.energy.set("quebec", false)
+	unlabelled := func() bool { return g.nodes("quebec")[0].Labels[v1alpha1.LabelNodeSite] == "" }
+	g.until("the label is off", unlabelled)
+	since := g.now
+	g.lapse(5*time.Second, time.Second)
+	if p := g.site("quebec").Status.Phase; p != v1alpha1.SiteDraining {
+		t.Errorf("%s while an agent still ends", p)
+	}
+	now := int64(0)
+	g.must(g.e.Client.Delete(t.Context(), agent, &client.DeleteOptions{GracePeriodSeconds: &now}))
+	g.phase("quebec", v1alpha1.SiteIdle)
+	if d := g.now.Sub(since); d > 20*time.Second {
+		t.Errorf("rests %s after the label went: waited for pods that are no agents", d)
 	}
 }
 
