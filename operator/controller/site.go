@@ -141,18 +141,21 @@ func (r *SiteReconciler) Reconcile(ctx context.Context, request ctrl.Request) (c
 }
 
 // settle decides, writes the status and acts, and decides once more if an act has
-// changed what was decided from.
+// changed what was decided from. Agents' DaemonSets wait for no decision, and it
+// has to know whether they are taken; that they cannot be brought holds up nobody
+// who leaves.
 func (r *SiteReconciler) settle(ctx context.Context, v *view) (d membership.Decision, err error) {
+	failed := r.bringAgents(ctx, v)
 	d = membership.Decide(v.world)
 	if err := r.write(ctx, v, d); err != nil {
-		return d, err
+		return d, errors.Join(failed, err)
 	}
 	changed, err := r.act(ctx, v, d)
 	if changed {
 		d = membership.Decide(v.world)
 		err = errors.Join(err, r.write(ctx, v, d))
 	}
-	if err != nil {
+	if err = errors.Join(failed, err); err != nil {
 		return d, err
 	}
 	if v.unseen != nil {
@@ -160,6 +163,9 @@ func (r *SiteReconciler) settle(ctx context.Context, v *view) (d membership.Deci
 	}
 	if v.state.Recheck > 0 {
 		d.Wake = earliest(d.Wake, r.Now().Add(v.state.Recheck))
+	}
+	if v.refused { // nothing tells of a policy that no longer refuses
+		d.Wake = earliest(d.Wake, r.Now().Add(lastRetry))
 	}
 	return d, r.observed(ctx, v)
 }

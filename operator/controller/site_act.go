@@ -20,11 +20,11 @@ var errCrossed = errors.New("crossed by another write")
 // step rests on has been done, or the act ends there. changed says that the
 // capacity now stands otherwise than it was decided from.
 func (r *SiteReconciler) act(ctx context.Context, v *view, d membership.Decision) (changed bool, err error) {
-	// Agents that cannot be brought hold up nobody who leaves, and a coordinator that
-	// hears nothing neither: Decide waits for it, until the deadline.
-	failed := r.bringAgents(ctx, v)
+	// A coordinator that hears nothing holds up nobody who leaves: Decide waits for
+	// it, until the deadline.
+	var failed error
 	if d.Seat != nil && !d.Seat.Admit {
-		failed = errors.Join(failed, r.tell(ctx, v, *d.Seat))
+		failed = r.tell(ctx, v, *d.Seat)
 	}
 	release := d.Provision != nil && !*d.Provision
 	if !release {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -121,21 +122,29 @@ func (v *view) devicesOfAgents(vendor v1alpha1.Vendor) (resource string, gpus in
 
 // bringAgents applies the DaemonSets of the federation that has the site and
 // removes those of another: a site changes hands only when it rests, so these
-// have no pods.
+// have no pods. One that is refused is trouble with the agents, no error: those
+// that run train on, and a site that has none gives its place to the next.
 func (r *SiteReconciler) bringAgents(ctx context.Context, v *view) error {
+	var failed error
 	for _, ds := range v.agents {
-		if _, err := r.Applier.Apply(ctx, ds); err != nil {
-			return err
+		_, err := r.Applier.Apply(ctx, ds)
+		if err == nil {
+			continue
 		}
+		refused, err := refusal(err)
+		if refused != nil {
+			v.refused = true
+			v.world.Agents.Trouble = inventory.Worst(v.world.Agents.Trouble, inventory.Trouble(*refused))
+		}
+		failed = errors.Join(failed, err)
 	}
 	for i := range v.daemonSets {
 		if ds := &v.daemonSets[i]; v.obsolete(ds) {
-			if _, err := r.Applier.Delete(ctx, ds); err != nil {
-				return err
-			}
+			_, err := r.Applier.Delete(ctx, ds)
+			failed = errors.Join(failed, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 func (v *view) obsolete(ds *appsv1.DaemonSet) bool {

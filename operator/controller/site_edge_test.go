@@ -11,13 +11,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/operator/apply"
 	"girassol.dev/operator/resources"
+	"girassol.dev/operator/testenv"
 )
 
 // laggingClient gives a site as it once was.
@@ -260,5 +265,80 @@ func TestAgentsThatCannotBeWrittenKeepNobodyFromLeaving(t *testing.T) {
 	}
 	if s := g.site("quebec"); s.Status.Phase != v1alpha1.SiteIdle || len(g.nodes("quebec")) != 0 {
 		t.Errorf("%s: %s; %d nodes", s.Status.Phase, s.Status.Message, len(g.nodes("quebec")))
+	}
+}
+
+// rejecting does not take DaemonSets of one vendor, as a policy may, nor any of a
+// name that another object has.
+type rejecting struct {
+	SiteApplier
+	vendor v1alpha1.Vendor
+	err    error
+}
+
+func (r *rejecting) Apply(ctx context.Context, desired runtime.ApplyConfiguration) (bool, error) {
+	ds, ok := desired.(*appsv1ac.DaemonSetApplyConfiguration)
+	if ok && r.err != nil && ds.Labels[v1alpha1.LabelAgent] == resources.VendorLabel(r.vendor) {
+		return false, &apply.Error{Operation: "apply", Kind: "DaemonSet", Key: types.NamespacedName{Name: *ds.Name}, Err: r.err}
+	}
+	return r.SiteApplier.Apply(ctx, desired)
+}
+
+func TestAgentsThatTheAPIServerWillNeverTakeAreSaidAndHoldUpNoOthers(t *testing.T) {
+	for name, refused := range map[string]error{
+		"refused": apierrors.NewInvalid(appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind(), "f-quebec-amd", nil),
+		"taken":   &apply.OwnedElsewhereError{Owner: metav1.OwnerReference{Kind: "Site", Name: "stranger"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			g.labelled("quebec")
+			g.node("quebec", 0)
+			g.boot(testenv.AMDNode(g.namespace+"-amd", 8, g.nodeSelector("quebec")))
+			g.federation("f", "quebec")
+			r := &rejecting{SiteApplier: g.r.Applier, vendor: v1alpha1.VendorAMD, err: refused}
+			g.r.Applier = r
+			healthy := func() metav1.Condition { return conditionOf(g.site("quebec"), v1alpha1.ConditionNodesHealthy) }
+			g.energy.set("quebec", true)
+			g.phase("quebec", v1alpha1.SiteActive)
+			if c := healthy(); c.Status != metav1.ConditionFalse || c.Reason != string(v1alpha1.ReasonInvalidSpec) || !strings.Contains(c.Message, "f-quebec-amd") {
+				t.Errorf("%+v", c)
+			}
+			g.must(g.e.Client.Get(t.Context(), types.NamespacedName{Namespace: g.namespace, Name: "f-quebec-nvidia"}, &appsv1.DaemonSet{}))
+			key := types.NamespacedName{Namespace: g.namespace, Name: "quebec"}
+			g.must(g.reconcile())
+			written := g.site("quebec").ResourceVersion
+			result, err := g.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+			if err != nil || result.RequeueAfter != lastRetry || g.site("quebec").ResourceVersion != written {
+				t.Errorf("%v, %+v; want it to be tried again in a minute, and nothing written", err, result)
+			}
+			if n := g.events.count("quebec", v1alpha1.ReasonInvalidSpec); n != 1 {
+				t.Errorf("told %d times", n)
+			}
+			g.energy.set("quebec", false)
+			g.phase("quebec", v1alpha1.SiteIdle)
+			r.err = nil
+			g.until("taken", func() bool { return healthy().Reason != string(v1alpha1.ReasonInvalidSpec) })
+		})
+	}
+}
+
+func TestASiteWhoseAgentsAreRefusedGivesItsPlaceUpByItsDeadline(t *testing.T) {
+	g := newRig(t)
+	g.scaled("quebec")
+	g.federation("f", "quebec")
+	g.r.Applier = &rejecting{SiteApplier: g.r.Applier, vendor: v1alpha1.VendorNVIDIA, err: apierrors.NewInvalid(appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind(), "f-quebec-nvidia", nil)}
+	g.energy.set("quebec", true)
+	g.desk.deaf = true // no agent, no session
+	g.phase("quebec", v1alpha1.SiteJoining)
+	g.must(g.reconcile())
+	if s := g.site("quebec"); s.Status.Reason != v1alpha1.ReasonInvalidSpec || !strings.Contains(s.Status.Message, "f-quebec-nvidia") {
+		t.Errorf("%s: %s", s.Status.Reason, s.Status.Message)
+	}
+	g.now = g.now.Add(time.Hour)
+	g.phase("quebec", v1alpha1.SiteFailed)
+	g.until("its machines are given back", func() bool { return len(g.nodes("quebec")) == 0 })
+	g.lapse(30*time.Second, time.Second)
+	if s := g.site("quebec"); !retryAt(s).After(g.now) || len(g.nodes("quebec")) != 0 {
+		t.Errorf("%s: %s, %d machines; want it to be asked later", s.Status.Phase, s.Status.Message, len(g.nodes("quebec")))
 	}
 }

@@ -46,6 +46,8 @@ type view struct {
 	// agents that there should be, and DaemonSets that there are.
 	agents     []*appsv1ac.DaemonSetApplyConfiguration
 	daemonSets []appsv1.DaemonSet
+	// refused: the API server does not take one of agents as it is.
+	refused bool
 }
 
 // look gathers what is known of a site; it changes nothing.

@@ -66,6 +66,8 @@ type playedCoordinator struct {
 	now         int64
 	unreachable bool
 	calls       int
+	// deaf: no agent gets a session.
+	deaf bool
 	// still: no newer status comes.
 	still bool
 	sites map[string]*coordinatorv1.SiteStatus // <federation>/<site>
@@ -149,6 +151,9 @@ func (c *playedCoordinator) connect(federation, site string, nodes ...string) {
 	s := c.site(federation, site)
 	s.Members = nil
 	for _, n := range nodes {
+		if c.deaf {
+			break
+		}
 		s.Members = append(s.Members, &coordinatorv1.MemberStatus{Node: n, Connected: true})
 	}
 	c.settle(federation, s)

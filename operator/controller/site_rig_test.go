@@ -201,7 +201,12 @@ func (g *rig) node(site string, number int) *corev1.Node {
 	if g.noGPUs[site] {
 		gpus = 0
 	}
-	n := testenv.NvidiaNode(fmt.Sprintf("%s-%s-%d", g.namespace, site, number), gpus, g.nodeSelector(site))
+	return g.boot(testenv.NvidiaNode(fmt.Sprintf("%s-%s-%d", g.namespace, site, number), gpus, g.nodeSelector(site)))
+}
+
+// boot makes a node that is ready.
+func (g *rig) boot(n *corev1.Node) *corev1.Node {
+	g.t.Helper()
 	want := n.Status
 	g.create(n)
 	n.Status = want

@@ -154,6 +154,7 @@ var severity = []v1alpha1.Reason{
 	v1alpha1.ReasonNodeGoing,
 	v1alpha1.ReasonDriverUpgrade,
 	v1alpha1.ReasonNodeCordoned,
+	v1alpha1.ReasonInvalidSpec,
 	v1alpha1.ReasonAgentPending,
 	v1alpha1.ReasonVendorMismatch,
 	v1alpha1.ReasonNodesOverlap,
