@@ -111,6 +111,10 @@ type federation struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *FederationReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	return settled(r.reconcile(ctx, request))
+}
+
+func (r *FederationReconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	f := &v1alpha1.Federation{}
 	if err := r.Client.Get(ctx, request.NamespacedName, f); err != nil {
 		if apierrors.IsNotFound(err) {

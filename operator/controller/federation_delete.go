@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,11 +54,7 @@ func (r *FederationReconciler) leave(ctx context.Context, v *federation) (ctrl.R
 			"the federation goes though sites have not left by %s: %s", deadline.UTC().Format(time.RFC3339), list(left))
 	}
 	r.forget(v.key)
-	err := r.applyFinalizers(ctx, v.Federation)
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return ctrl.Result{}, err
+	return ctrl.Result{}, r.applyFinalizers(ctx, v.Federation)
 }
 
 // stillIn are the sites that the coordinator must not end before.
@@ -102,7 +97,7 @@ func (r *FederationReconciler) applyFinalizers(ctx context.Context, f *v1alpha1.
 	u.SetFinalizers(finalizers)
 	r.Metrics.Applies.WithLabelValues(v1alpha1.KindFederation).Inc()
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldOwner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("federation %s: finalizer: %w", f.Name, err)
+		return gone(ctx, r.Reader, f, fmt.Errorf("federation %s: finalizer: %w", f.Name, err))
 	}
 	return nil
 }

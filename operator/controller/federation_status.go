@@ -46,7 +46,7 @@ func (r *FederationReconciler) show(ctx context.Context, v *federation, done boo
 	r.reach(v)
 	changed, err := r.Applier.Status(ctx, next, v.Federation)
 	if err != nil || !changed {
-		return err
+		return gone(ctx, r.Reader, v.Federation, err)
 	}
 	r.shown.Store(v.key, shown{v.ResourceVersion, next.Status})
 	r.tell(v.Federation, next)

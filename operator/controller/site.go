@@ -98,6 +98,10 @@ const soon = time.Second
 
 // Reconcile implements reconcile.Reconciler.
 func (r *SiteReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	return settled(r.reconcile(ctx, request))
+}
+
+func (r *SiteReconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	s, err := r.site(ctx, request.NamespacedName)
 	if apierrors.IsNotFound(err) {
 		r.forget(request.NamespacedName)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -66,9 +65,6 @@ func (r *SiteReconciler) sweep(ctx context.Context, s *v1alpha1.Site) error {
 // letGo takes the finalizer off: all has been given back.
 func (r *SiteReconciler) letGo(ctx context.Context, s *v1alpha1.Site) error {
 	_, err := r.applyFinalizers(ctx, s)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	return err
 }
 
@@ -91,7 +87,7 @@ func (r *SiteReconciler) applyFinalizers(ctx context.Context, s *v1alpha1.Site, 
 	u.SetFinalizers(finalizers)
 	r.Metrics.Applies.WithLabelValues(v1alpha1.KindSite).Inc()
 	if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldOwner), client.ForceOwnership); err != nil {
-		return nil, fmt.Errorf("site %s: finalizer: %w", s.Name, err)
+		return nil, gone(ctx, r.Reader, s, fmt.Errorf("site %s: finalizer: %w", s.Name, err))
 	}
 	s = s.DeepCopy()
 	s.Finalizers, s.ResourceVersion = u.GetFinalizers(), u.GetResourceVersion()

@@ -73,14 +73,14 @@ func (r *SiteReconciler) countDrain(v *view, reason v1alpha1.Reason) {
 func (r *SiteReconciler) replace(ctx context.Context, v *view, next *v1alpha1.Site) error {
 	changed, err := r.Applier.Status(ctx, next, v.world.Site)
 	if err != nil {
-		return err
+		return gone(ctx, r.Reader, v.world.Site, err)
 	}
 	if changed {
 		// What is written is what is decided from next, with the version that the cache
 		// has to reach.
 		written := &v1alpha1.Site{}
 		if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(next), written); err != nil {
-			return err
+			return gone(ctx, r.Reader, v.world.Site, err)
 		}
 		r.written.Store(siteKey(next), written.ResourceVersion)
 		next.ResourceVersion = written.ResourceVersion
