@@ -124,6 +124,11 @@ func (r *SiteReconciler) measure(v *view, old, next *v1alpha1.Site) {
 			r.Metrics.CapacityWait.WithLabelValues(key.Namespace, key.Name, "failed").Observe(waited)
 		}
 	}
+	if after.Federation != "" {
+		// From 0 on, so that the first of each is seen as an increase.
+		r.Metrics.Failovers.WithLabelValues(key.Namespace, after.Federation, key.Name, string(v1alpha1.ReasonCapacityDeadlineExceeded))
+		r.Metrics.Drains.WithLabelValues(key.Namespace, after.Federation, key.Name, string(v1alpha1.ReasonDrained))
+	}
 	if failures(after) > failures(before) {
 		r.Metrics.Failovers.WithLabelValues(key.Namespace, v.tenure.name, key.Name, string(after.Provisioning.Reason)).Inc()
 	}

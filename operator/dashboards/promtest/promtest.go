@@ -37,13 +37,20 @@ type Server struct {
 	log string
 }
 
+// Missing says why there is no Prometheus; empty if there is one.
+func Missing() string {
+	if _, err := exec.LookPath("prometheus"); err != nil {
+		return "no prometheus: install the package prometheus to run the dashboards' queries"
+	}
+	return ""
+}
+
 // Start scrapes the targets, each host:port with /metrics, until the test ends.
 // Without the prometheus binary the test is skipped.
 func Start(t testing.TB, targets ...string) *Server {
 	t.Helper()
-	binary, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skip("no prometheus: install the package prometheus to run the dashboards' queries")
+	if why := Missing(); why != "" {
+		t.Skip(why)
 	}
 	dir := t.TempDir()
 	var list []string
@@ -68,7 +75,7 @@ func Start(t testing.TB, targets ...string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", address)
+	cmd := exec.Command("prometheus", "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", address)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
