@@ -1,0 +1,32 @@
+"""Girassol's trainer SDK: train in a federation from your own script.
+
+See :class:`Session`; ``python -m girassol check SCRIPT`` tries a script out.
+"""
+
+from .errors import (
+    AgentError,
+    FormatError,
+    GirassolError,
+    LayoutError,
+    NonFiniteError,
+    RefusedError,
+    UsageError,
+)
+from .safetensors import Tensor
+from .session import Action, Round, Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Action",
+    "AgentError",
+    "FormatError",
+    "GirassolError",
+    "LayoutError",
+    "NonFiniteError",
+    "RefusedError",
+    "Round",
+    "Session",
+    "Tensor",
+    "UsageError",
+]
