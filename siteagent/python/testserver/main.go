@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -41,10 +40,10 @@ type report struct {
 }
 
 func main() {
-	socket := flag.String("socket", "", "path of the trainer's socket")
-	work := flag.String("work", "", "work folder")
-	flag.Parse()
-	if err := run(*socket, *work, os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) != 3 {
+		log.Fatal("usage: testserver SOCKET WORKDIR")
+	}
+	if err := run(os.Args[1], os.Args[2], os.Stdin, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
