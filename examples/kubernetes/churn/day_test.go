@@ -3,6 +3,7 @@ package churn
 import (
 	"bytes"
 	"fmt"
+	stdnet "net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,9 @@ import (
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/operator/dashboards/promtest"
+	"girassol.dev/operator/resources"
+	"girassol.dev/operator/testenv"
 	"girassol.dev/signals/replay"
 	"girassol.dev/signals/synthetic"
 )
@@ -46,7 +50,8 @@ func TestADayOfSignals(t *testing.T) {
 	writeTrace(t, filepath.Join(traces, "average.csv"), day.Average)
 	// Real time when the first point is reached, with the start of everything before.
 	c := &clock{start: synthetic.Start.Add(-time.Duration(float64(lead) * *speed)), speed: *speed, anchor: time.Now()}
-	r := newRig(t, setup{traces: traces, clock: c})
+	r := newRig(t, setup{traces: traces, clock: c, metrics: freeAddress(t)})
+	panels := r.watchPanels()
 	t.Logf("seed %d, %g virtual seconds a second; windows %v", *seed, *speed, windows(day))
 
 	r.alive(c.when(middle(day)))
@@ -56,6 +61,7 @@ func TestADayOfSignals(t *testing.T) {
 		r.untilPhase(site, v1alpha1.SiteIdle)
 	}
 	last := r.status()
+	panels()
 	r.watch.pause() // what follows is no part of the day
 	r.remove()
 
@@ -71,6 +77,38 @@ func TestADayOfSignals(t *testing.T) {
 	r.checkUpdates(manifests, 0)
 	r.checkReplicas(manifests)
 	r.checkEndings()
+}
+
+// watchPanels has a real Prometheus scrape operator and coordinator; what it
+// returns asks every query of the dashboards, none of which may be empty.
+func (r *rig) watchPanels() (ask func()) {
+	r.t.Helper()
+	if why := promtest.Missing(); why != "" {
+		r.t.Log(why)
+		return func() {}
+	}
+	coordinator := net(testenv.PodAddress(r.ns, resources.CoordinatorName(federationName)+"-0"), resources.MetricsPort)
+	server, began := promtest.Start(r.t, r.metrics, coordinator), time.Now()
+	return func() {
+		r.t.Helper()
+		empty, err := server.Empty(began, time.Now(), nil)
+		if err != nil {
+			r.t.Error(err)
+		}
+		for _, q := range empty {
+			r.t.Errorf("no value: %s", q)
+		}
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := stdnet.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
 }
 
 // middle of the longest window.

@@ -53,6 +53,7 @@ type rig struct {
 	watch      *recorder
 
 	kubeconfig, traces string // the operator's
+	metrics            string // where it serves them; empty: nowhere
 	elect              []string
 	operator           *testenv.Process
 }
@@ -90,6 +91,8 @@ type setup struct {
 	// elect lets the operator act once it has the Lease, as in the chart; one that
 	// was killed leaves it for 15 seconds.
 	elect bool
+	// metrics is where the operator serves them; empty: nowhere.
+	metrics string
 }
 
 // boot of a machine takes so long.
@@ -112,7 +115,7 @@ func newRig(t *testing.T, s setup) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &rig{t: t, e: e, ns: e.Namespace(t), dir: dir, clock: s.clock, traces: s.traces}
+	r := &rig{t: t, e: e, ns: e.Namespace(t), dir: dir, clock: s.clock, traces: s.traces, metrics: s.metrics}
 	config, own := e.Operator(t, testenv.ScaleTarget{Group: testenv.MachineDeploymentKind.Group, Resource: "machinedeployments"})
 	r.kubeconfig = testenv.WriteKubeconfig(t, config)
 	if s.elect {
@@ -189,6 +192,9 @@ func (r *rig) startOperator() {
 		args = append(args, r.clock.args()...)
 	}
 	args = append(args, r.elect...)
+	if r.metrics != "" {
+		args = append(args, "--metrics-listen="+r.metrics)
+	}
 	if r.traces != "" {
 		args = append(args, "--traces="+r.traces)
 	}
