@@ -391,6 +391,14 @@ class BadScripts(AgentCase):
             self.run_one(body, late_seconds=0.1)
         self.assertRegex(task.failure or "", r"task.done.wait[\s\S]*round.step\(\) was not called in the \d+ s")
 
+    def test_the_answer_of_step_is_ignored(self) -> None:
+        def body(round: girassol.Round) -> None:
+            while True:
+                round.step(1.0)
+                time.sleep(0.01)
+
+        self.refused(UsageError, "if round.step.*break", body, late_seconds=0.1)
+
     def test_submit_is_never_called(self) -> None:
         self.refused(UsageError, "was not submitted: call round.submit", lambda r: r.step(1.0))
 

@@ -93,7 +93,7 @@ class Session:
     :param socket_path: the agent's socket; default ``$GIRASSOL_TRAINER_SOCKET``.
     :param work_dir: the shared folder; default ``$GIRASSOL_TRAINER_WORKDIR``.
     :param late_seconds: how long after the stop time a script that has never
-        called ``step`` is given up.
+        called ``step`` is given up, and one that calls it on and on.
     """
 
     def __init__(
@@ -340,6 +340,7 @@ class Round:
         self._not_finite = 0
         self._ended = False
         self._stalled = ""
+        self._told_at: float | None = None
         self._timer: threading.Timer | None = None
         first = session._pace
         if not self.evaluating and session._ranks.rank == 0 and not first.fits(self.seconds_left, first=True):
@@ -406,6 +407,11 @@ class Round:
         if samples != int(samples) or samples <= 0:
             raise UsageError(f"samples={samples!r}: the number of samples of the step, a positive whole number")
         self._disarm()
+        if self._told_at is not None and time.monotonic() - self._told_at > self._session._late_seconds:
+            raise UsageError(
+                f"round.step() has said stop for {self._session._late_seconds:.0f} s and is called on: "
+                "leave the loop when it is true (if round.step(...): break), then submit"
+            )
         self.steps += 1
         self.samples += int(samples)
         now = time.monotonic()
@@ -439,6 +445,8 @@ class Round:
 
     def _told(self, action: Action, reason: str) -> None:
         self.action, self.reason = action, reason
+        if self._told_at is None:
+            self._told_at = time.monotonic()
 
     def _report(self, now: float) -> None:
         self._reported = now
