@@ -110,7 +110,7 @@ class Session:
         for value, name in ((self._socket_path, ENV_SOCKET), (self._work_dir, ENV_WORK_DIR)):
             if not value:
                 raise UsageError(
-                    f"{name} is not set: let the agent start this script (girassol-agent --trainer), "
+                    f"{name} is not set: let the agent start this script (agent ... -- python3 SCRIPT), "
                     "or try it out with python -m girassol check SCRIPT"
                 )
         self._seed, self._evaluate = seed, evaluate
