@@ -134,9 +134,17 @@ func (c *Counter) retire(conn *countedConn) {
 	if c.live[conn.key] != conn {
 		return
 	}
-	c.settle(conn)
-	c.closed = c.closed.plus(conn.traffic())
+	conn.retired.Store(true) // before the figures are read: what comes later books itself
 	delete(c.live, conn.key)
+	c.book(conn)
+}
+
+// book adds what a retired connection has counted since it was booked last.
+func (c *Counter) book(conn *countedConn) {
+	c.settle(conn)
+	now := conn.traffic()
+	c.closed = c.closed.plus(now.minus(conn.booked))
+	conn.booked = now
 }
 
 type countedConn struct {
@@ -144,25 +152,37 @@ type countedConn struct {
 	counter *Counter
 	key     string
 	in, out atomic.Uint64
+	retired atomic.Bool
 
-	// Under counter.mu.
-	label      string
-	attributed bool
-	settled    traffic
+	// Under counter.mu. booked is what the closed connections' sum has of it.
+	label           string
+	attributed      bool
+	settled, booked traffic
 }
 
 func (c *countedConn) traffic() traffic { return traffic{c.in.Load(), c.out.Load()} }
 
 func (c *countedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.in.Add(uint64(n))
+	c.add(&c.in, n)
 	return n, err
 }
 
 func (c *countedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.out.Add(uint64(n))
+	c.add(&c.out, n)
 	return n, err
+}
+
+// add counts; a call that was at work when the connection was closed may end
+// after it.
+func (c *countedConn) add(to *atomic.Uint64, n int) {
+	to.Add(uint64(n))
+	if c.retired.Load() {
+		c.counter.mu.Lock()
+		c.counter.book(c)
+		c.counter.mu.Unlock()
+	}
 }
 
 func (c *countedConn) Close() error {

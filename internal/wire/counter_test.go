@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"google.golang.org/grpc/peer"
 )
 
 func TestCounterSeesEveryByteOnTheSocketFromBothEnds(t *testing.T) {
@@ -116,5 +118,38 @@ func TestCounterKnowsNothingOfOtherContexts(t *testing.T) {
 	}
 	if in, out := c.Label("nobody"); in != 0 || out != 0 {
 		t.Error("bytes without a connection")
+	}
+}
+
+// slowConn ends a Write only once it is closed.
+type slowConn struct {
+	net.Conn
+	writing, closed chan struct{}
+}
+
+func (c slowConn) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+func (c slowConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2} }
+func (c slowConn) Close() error         { close(c.closed); return nil }
+
+func (c slowConn) Write(b []byte) (int, error) {
+	close(c.writing)
+	<-c.closed
+	return len(b), nil
+}
+
+func TestAWriteThatEndsAfterTheCloseCountsToo(t *testing.T) {
+	var c Counter
+	slow := slowConn{writing: make(chan struct{}), closed: make(chan struct{})}
+	conn := c.wrap(slow)
+	c.Attribute(peer.NewContext(t.Context(), &peer.Peer{Addr: slow.RemoteAddr(), LocalAddr: slow.LocalAddr()}), "lisboa/a")
+	done := make(chan struct{})
+	go func() { defer close(done); _, _ = conn.Write(make([]byte, 58)) }()
+	<-slow.writing
+	_ = conn.Close()
+	<-done
+	_, out := c.Total()
+	_, label := c.Label("lisboa/a")
+	if out != 58 || label != 58 {
+		t.Errorf("%d bytes in all and %d of the label, want 58", out, label)
 	}
 }
