@@ -238,7 +238,14 @@ class Evaluations(AgentCase):
             threading.Thread(target=lambda: (task.done.wait(PATIENCE), session.stop())).start()
             self.assertEqual(list(session), [])
         assert task.result is not None
-        self.assertEqual((task.result["loss"], "path" in task.result), (1.5, False))
+        self.assertEqual(task.result, {"steps": 0, "samples": 1, "loss": 1.5})
+
+    def test_a_function_gives_the_loss_and_its_weight(self) -> None:
+        task = self.give("evaluate")
+        with self.session(evaluate=lambda r: (1.5, 640)) as session:
+            threading.Thread(target=lambda: (task.done.wait(PATIENCE), session.stop())).start()
+            list(session)
+        self.assertEqual(task.result, {"steps": 0, "samples": 640, "loss": 1.5})
 
     def test_steps_and_metrics(self) -> None:
         task = self.give("evaluate")

@@ -268,6 +268,7 @@ class Training(AgentCase):
         assert task.result is not None, task.failure or out
         self.assertGreater(task.result["steps"], 0)
         self.assertEqual(task.result["samples"], 3 * task.result["steps"])
+        self.assertLess(task.ended_at, task.stop - 5)  # it was not the stop time
 
     def launch(self, path: str, *args: str) -> list[subprocess.Popen[str]]:
         # What torchrun sets, without its supervision.
@@ -302,6 +303,7 @@ RANKS = script("""
                     break
             print("round", round.number, round.steps, flush=True)
             round.submit({"x": w} if fails == "submit" else {"w": w})
+    dist.destroy_process_group()
 """)
 
 

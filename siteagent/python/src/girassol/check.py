@@ -186,8 +186,8 @@ class Check:
             self._await(self._gone, 2.0)  # an exception ends the script a moment later
         if task.result is not None:
             loss = task.result.get("loss")
-            if loss is None:
-                self._bad("evaluation", "its result has no loss: return it, or round.submit(loss=...)")
+            if loss is None or not task.result["samples"]:
+                self._bad("evaluation", "its result has no loss, or no samples behind it: return them, or round.submit(loss=..., samples=...)")
             else:
                 self._good("evaluation", f"loss {loss:.4g}")
         elif self._gone():

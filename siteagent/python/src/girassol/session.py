@@ -87,7 +87,8 @@ class Session:
         function that makes one, or a ``torch.nn.Module`` (which also tells its
         buffers from its parameters). Without it this site waits for another.
     :param evaluate: a function that gets an evaluation :class:`Round` and returns
-        the mean loss, or None when it has called ``round.submit`` itself. True:
+        the mean loss, or the loss and the number of samples behind it, or None
+        when it has called ``round.submit`` itself. True:
         such rounds come in the loop too, told apart by ``round.evaluating``.
         None: evaluations are refused with the reason.
     :param socket_path: the agent's socket; default ``$GIRASSOL_TRAINER_SOCKET``.
@@ -100,7 +101,7 @@ class Session:
         self,
         *,
         seed: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | Any = None,
-        evaluate: Callable[[Round], float | None] | bool | None = None,
+        evaluate: Callable[[Round], float | tuple[float, int] | None] | bool | None = None,
         socket_path: str | None = None,
         work_dir: str | None = None,
         late_seconds: float = 15.0,
@@ -218,7 +219,10 @@ class Session:
             return
         loss = self._evaluate(round)
         if not round._ended:
-            round.submit(loss=loss)
+            if isinstance(loss, tuple):
+                round.submit(loss=loss[0], samples=loss[1])
+            else:
+                round.submit(loss=loss)
 
     def _next_task(self) -> tuple[dict[str, Any], float] | None:
         """A task and its stop time on the monotonic clock (which all processes
@@ -567,6 +571,7 @@ class Round:
                 raise UsageError("an evaluation changes no weights: submit loss=... and metrics=... only")
             if loss is None or not math.isfinite(loss):
                 raise NonFiniteError(f"the evaluation's loss is {loss}: submit(loss=...) or step(loss, samples) give it")
+            body["samples"] = samples or self._session._ranks.size  # it is the loss's weight among sites; none would drop it
         elif self.steps == 0:
             if not self.over:
                 raise UsageError(
@@ -664,8 +669,8 @@ class Round:
             f"round.step() was not called in the {seconds:.0f} s of the round: call it after each optimizer step, and stop "
             "when it says so. If one step takes as long, raise spec.rounds.trainSeconds"
         )
-        self._session._fail(self, f"the script is at\n{where}{reason}")
         self._stalled = reason
+        self._session._fail(self, f"the script is at\n{where}{reason}")
 
 
 def _describe(error: BaseException, ranks: _ranks.Ranks) -> str:

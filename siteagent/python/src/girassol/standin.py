@@ -189,6 +189,7 @@ class Agent:
             return {"action": "abort", "reason": "the task was aborted"}
         task = self._find(id)
         task.progress.append(body)
+        self._changed.notify_all()
         return task.directive(body)
 
     def _result(self, id: str, body: dict[str, Any]) -> None:
