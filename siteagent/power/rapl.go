@@ -1,0 +1,106 @@
+package power
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+const powercap = "sys/class/powercap"
+
+const raplPermission = "the kernel lets only root read it: run `chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj /sys/class/powercap/intel-rapl:*/*/energy_uj` as root at each boot, or give the agent CAP_DAC_READ_SEARCH"
+
+const raplMasked = "container runtimes hide powercap: mount the host's /sys/devices/virtual/powercap into the agent's container"
+
+// RAPL reads the counters of processor packages and of their memory, which AMD's
+// and Intel's processors both show below intel-rapl. Cores and graphics are within
+// their package, and the platform (psys) holds all packages, so none of them is
+// added to a package; psys counts only where there is no package at all. The
+// second interface to the same counters, intel-rapl-mmio, is passed over.
+func RAPL(root fs.FS) ([]Reading, []Fault) {
+	entries, err := fs.ReadDir(root, powercap)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil // no powercap is normal
+		}
+		return nil, []Fault{raplFault("powercap", err)}
+	}
+	var packages, platform []zone
+	var faults []Fault
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), "intel-rapl:")
+		if !ok {
+			continue
+		}
+		z := zone{dir: path.Join(powercap, e.Name())}
+		if z.name, err = readText(root, path.Join(z.dir, "name")); err != nil {
+			faults = append(faults, raplFault(e.Name(), err))
+			continue
+		}
+		parent, _, sub := strings.Cut(number, ":")
+		switch {
+		case z.name == "psys":
+			platform = append(platform, z)
+		case !sub && strings.HasPrefix(z.name, "package-"):
+			packages = append(packages, z)
+		case sub && z.name == "dram":
+			z.name = "dram of zone " + parent
+			packages = append(packages, z)
+		}
+	}
+	source, zones := SourceRAPL, packages
+	if len(zones) == 0 {
+		source, zones = SourceRAPLPlatform, platform
+	}
+	var readings []Reading
+	seen := map[string]bool{}
+	for _, z := range zones {
+		if seen[z.name] {
+			continue // the same counter by two ways
+		}
+		seen[z.name] = true
+		r, err := z.read(root)
+		if err != nil {
+			faults = append(faults, raplFault(z.name, err))
+			continue
+		}
+		r.Source = source
+		readings = append(readings, r)
+	}
+	return readings, faults
+}
+
+// zone of powercap.
+type zone struct{ dir, name string }
+
+func (z zone) read(root fs.FS) (Reading, error) {
+	value, err := readNumber(root, path.Join(z.dir, "energy_uj"))
+	if err != nil {
+		return Reading{}, err
+	}
+	// Without the range a wrap would look like a reset, and its energy be a guess.
+	most, err := readNumber(root, path.Join(z.dir, "max_energy_range_uj"))
+	if err != nil {
+		return Reading{}, err
+	}
+	if most == 0 || value > most {
+		return Reading{}, fmt.Errorf("energy_uj is %d, beyond max_energy_range_uj, %d", value, most)
+	}
+	return Reading{
+		Device: z.name, Part: Processor, Cumulative: true, Microjoules: value, Range: most,
+		MaxWatts: maxZoneWatts, Accuracy: raplAccuracy,
+	}, nil
+}
+
+func raplFault(device string, err error) Fault {
+	f := Fault{Device: device, Problem: err.Error()}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		f.WayOut = raplPermission
+	case errors.Is(err, fs.ErrNotExist):
+		f.WayOut = raplMasked
+	}
+	return f
+}

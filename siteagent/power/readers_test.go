@@ -1,0 +1,225 @@
+package power
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// tree of files by name.
+func tree(files map[string]string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for name, text := range files {
+		out[name] = &fstest.MapFile{Data: []byte(text + "\n"), Mode: 0o444}
+	}
+	return out
+}
+
+// locked is a tree whose files of one base name only root may read.
+type locked struct {
+	fstest.MapFS
+	base string
+}
+
+func (l locked) Open(name string) (fs.File, error) {
+	if strings.HasSuffix(name, "/"+l.base) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return l.MapFS.Open(name)
+}
+
+func zoneFiles(dir, name, uj, most string) map[string]string {
+	dir = powercap + "/" + dir
+	return map[string]string{dir + "/name": name, dir + "/energy_uj": uj, dir + "/max_energy_range_uj": most}
+}
+
+func merged(all ...map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, m := range all {
+		maps.Copy(out, m)
+	}
+	return out
+}
+
+var twoSockets = merged(
+	map[string]string{powercap + "/intel-rapl/enabled": "1"},
+	zoneFiles("intel-rapl:0", "package-0", "1000000", "262143328850"),
+	zoneFiles("intel-rapl:0:0", "core", "600000", "262143328850"),
+	zoneFiles("intel-rapl:0:1", "dram", "70000", "65712999613"),
+	zoneFiles("intel-rapl:1", "package-1", "2000000", "262143328850"),
+	zoneFiles("intel-rapl:1:0", "dram", "80000", "65712999613"),
+	zoneFiles("intel-rapl:2", "psys", "9000000", "262143328850"),
+	zoneFiles("intel-rapl-mmio:0", "package-0", "1000000", "262143328850"),
+)
+
+func TestRAPLTrees(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		root     fs.FS
+		want     string
+		problems []string // parts of what is said, each
+	}{
+		{name: "no powercap is normal", root: tree(nil)},
+		{name: "two sockets with memory, cores and platform not added", root: tree(twoSockets),
+			want: "rapl package-0 1000000 of 262143328850, rapl dram of zone 0 70000 of 65712999613, rapl package-1 2000000 of 262143328850, rapl dram of zone 1 80000 of 65712999613"},
+		{name: "platform alone", root: tree(zoneFiles("intel-rapl:0", "psys", "7", "100")), want: "rapl-psys psys 7 of 100"},
+		{name: "two dies of a package", root: tree(merged(zoneFiles("intel-rapl:0", "package-0-die-0", "1", "9"), zoneFiles("intel-rapl:1", "package-0-die-1", "2", "9"))),
+			want: "rapl package-0-die-0 1 of 9, rapl package-0-die-1 2 of 9"},
+		{name: "only root may read the counters", root: locked{tree(zoneFiles("intel-rapl:0", "package-0", "1", "9")), "energy_uj"},
+			problems: []string{"package-0: open sys/class/powercap/intel-rapl:0/energy_uj: permission denied; ", "chmod a+r"}},
+		{name: "packages that cannot be read are not replaced by the platform",
+			root:     locked{tree(merged(zoneFiles("intel-rapl:0", "package-0", "1", "9"), zoneFiles("intel-rapl:1", "psys", "1", "9"))), "intel-rapl:0/energy_uj"},
+			problems: []string{"permission denied"}},
+		{name: "a range that cannot be read makes no counter", root: locked{tree(zoneFiles("intel-rapl:0", "package-0", "1", "9")), "max_energy_range_uj"},
+			problems: []string{"max_energy_range_uj: permission denied"}},
+		{name: "a container's runtime hides the zones", root: tree(map[string]string{powercap + "/intel-rapl:0/device": ""}),
+			problems: []string{"mount the host's /sys/devices/virtual/powercap"}},
+		{name: "garbage", root: tree(zoneFiles("intel-rapl:0", "package-0", "-5", "9")), problems: []string{`"-5" is no whole number`}},
+		{name: "beyond the range", root: tree(zoneFiles("intel-rapl:0", "package-0", "10", "9")), problems: []string{"beyond max_energy_range_uj, 9"}},
+		{name: "no range", root: tree(zoneFiles("intel-rapl:0", "package-0", "0", "0")), problems: []string{"beyond"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			readings, faults := RAPL(c.root)
+			check(t, readings, faults, c.want, c.problems)
+		})
+	}
+}
+
+func boardFiles(n int, slot string, files map[string]string) map[string]string {
+	dir := fmt.Sprintf("%s/hwmon%d/", hwmon, n)
+	out := map[string]string{dir + "name": "amdgpu"}
+	if slot != "" {
+		out[dir+"device/uevent"] = "DRIVER=amdgpu\nPCI_CLASS=38000\nPCI_SLOT_NAME=" + slot
+	}
+	for name, text := range files {
+		out[dir+name] = text
+	}
+	return out
+}
+
+func TestAMDGPUTrees(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		root     fs.FS
+		want     string
+		problems []string
+	}{
+		{name: "no hwmon is normal", root: tree(nil)},
+		{name: "other sensors are passed over", root: tree(map[string]string{hwmon + "/hwmon0/name": "coretemp", hwmon + "/hwmon0/power1_average": "5"})},
+		{name: "counter before sensor", root: tree(boardFiles(3, "0000:03:00.0", map[string]string{"energy1_input": "123", "power1_average": "5"})),
+			want: "amdgpu 0000:03:00.0 123 of 0"},
+		{name: "average, then input", root: tree(merged(
+			boardFiles(1, "0000:03:00.0", map[string]string{"power1_average": "250000000", "power1_input": "1"}),
+			boardFiles(2, "", map[string]string{"power1_input": "90000000"}))),
+			want: "amdgpu-power 0000:03:00.0 250 W, amdgpu-power hwmon2 90 W"},
+		{name: "a second die shows nothing", root: tree(merged(boardFiles(1, "a", map[string]string{"power1_average": "1000000"}), boardFiles(2, "b", map[string]string{"temp1_input": "40000"}))),
+			want: "amdgpu-power a 1 W"},
+		{name: "a counter that cannot be read is not replaced", root: locked{tree(boardFiles(1, "a", map[string]string{"energy1_input": "1", "power1_average": "1"})), "energy1_input"},
+			problems: []string{"a: open", "permission denied; give the agent read access to /sys/class/hwmon/hwmon1"}},
+		{name: "no power of a board", root: tree(boardFiles(1, "a", map[string]string{"power1_average": "18446744073709551615"})), problems: []string{"no power of a board"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			readings, faults := AMDGPU(c.root)
+			check(t, readings, faults, c.want, c.problems)
+		})
+	}
+}
+
+func check(t *testing.T, readings []Reading, faults []Fault, want string, problems []string) {
+	t.Helper()
+	var got []string
+	for _, r := range readings {
+		if r.MaxWatts <= 0 || r.Accuracy <= 0 || r.Part == "" {
+			t.Errorf("incomplete: %+v", r)
+		}
+		if r.Cumulative {
+			got = append(got, fmt.Sprintf("%s %s %d of %d", r.Source, r.Device, r.Microjoules, r.Range))
+		} else {
+			got = append(got, fmt.Sprintf("%s %s %g W", r.Source, r.Device, r.Watts))
+		}
+	}
+	if text := strings.Join(got, ", "); text != want {
+		t.Errorf("readings: %s\nwant: %s", text, want)
+	}
+	said := fmt.Sprint(faults)
+	if len(problems) == 0 && len(faults) > 0 {
+		t.Errorf("says %s", said)
+	}
+	for _, p := range problems {
+		if !strings.Contains(said, p) {
+			t.Errorf("says %s\nwant %q within", said, p)
+		}
+	}
+}
+
+func TestModelFollowsUtilisation(t *testing.T) {
+	m := Model{Part: Processor, Watts: 200, IdleWatts: 50}
+	root := tree(map[string]string{"proc/stat": "cpu  100 0 0 900 0 0 0 0 50 0\ncpu0 1 2 3 4"})
+	s, before := sampleOf(root, second(0), []Model{m}, cpuTimes{})
+	if r := s.Readings[0]; r.Watts != 125 || r.WattsError != 75 || r.Source != SourceModel {
+		t.Errorf("unknown at first: %+v", r)
+	}
+	root = tree(map[string]string{"proc/stat": "cpu  160 10 5 920 0 3 2 0 99 0"})
+	s, _ = sampleOf(root, second(10), []Model{m}, before)
+	if r := s.Readings[0]; r.Watts != 50+150*0.8 || r.WattsError != 0 {
+		t.Errorf("80 %% at work: %+v", r)
+	}
+	s, _ = sampleOf(tree(nil), second(20), []Model{m}, before)
+	if len(s.Faults) != 1 || s.Readings[0].WattsError != 75 {
+		t.Errorf("without /proc: %+v", s)
+	}
+	s, _ = sampleOf(tree(twoSockets), second(20), []Model{m}, before)
+	if slices.ContainsFunc(s.Readings, func(r Reading) bool { return r.Source == SourceModel }) {
+		t.Errorf("a model besides a counter: %+v", s.Readings)
+	}
+	for _, bad := range []Model{{Part: "disk", Watts: 1}, {Part: Processor}, {Part: Processor, Watts: math.NaN()}, {Part: Processor, Watts: math.Inf(1)}, {Part: Processor, Watts: 5, IdleWatts: 6}, {Part: Processor, Watts: 5, IdleWatts: -1}} {
+		if bad.Validate() == nil {
+			t.Errorf("accepts %+v", bad)
+		}
+	}
+	if err := m.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzAttributes(f *testing.F) {
+	for _, s := range []string{"", "12\n", "-1", "18446744073709551616", "cpu  1 2 3 4 5 6 7 8 9 10\n", "PCI_SLOT_NAME=0000:03:00.0\n", "cpu a b c d"} {
+		f.Add([]byte(s), []byte(s))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		if slot := parseSlot(a); strings.ContainsAny(slot, "\n") || len(slot) > 64 {
+			t.Errorf("slot %q", slot)
+		}
+		x, _ := parseCPUTimes(a)
+		y, _ := parseCPUTimes(b)
+		if u := y.since(x); u < 0 || u > 1 {
+			t.Errorf("utilisation %g of %v after %v", u, y, x)
+		}
+		// Whatever the files hold, sums neither fall nor become no number.
+		var d device
+		for i, bytes := range [][]byte{a, b, a} {
+			root := fstest.MapFS{
+				powercap + "/intel-rapl:0/name":                {Data: []byte("package-0")},
+				powercap + "/intel-rapl:0/energy_uj":           {Data: bytes},
+				powercap + "/intel-rapl:0/max_energy_range_uj": {Data: a},
+				hwmon + "/hwmon0/name":                         {Data: []byte("amdgpu")},
+				hwmon + "/hwmon0/power1_average":               {Data: bytes},
+				hwmon + "/hwmon0/device/uevent":                {Data: b},
+			}
+			s, _ := sampleOf(root, second(float64(i)), nil, cpuTimes{})
+			for _, r := range s.Readings {
+				if r.Part != Processor {
+					continue
+				}
+				if e, _ := d.add(r, s.At); !(e.joules >= 0) || !(e.spread >= 0) || math.IsInf(e.joules+e.spread, 0) {
+					t.Errorf("an interval of %+v", e)
+				}
+			}
+		}
+	})
+}
