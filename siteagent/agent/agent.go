@@ -35,6 +35,8 @@ type Config struct {
 	// TrainerFault says in a line why the trainer is not running, "" when it is.
 	// May be nil.
 	TrainerFault func() string
+	// Energy measures the machine; nil without a meter. Whoever made it runs it.
+	Energy EnergyMeter
 	// Redis is where events come from; nil without. CursorPath keeps the place in
 	// the stream.
 	Redis      redis.UniversalClient
@@ -115,6 +117,9 @@ func New(cfg Config) (*Agent, error) {
 		sessionChanged: make(chan struct{}),
 		stop:           func(error) {},
 		metrics:        newMetrics(cfg.Registerer, cfg.Federation, cfg.Site, cfg.Traffic),
+	}
+	if cfg.Energy != nil {
+		cfg.Registerer.MustRegister(newEnergyCollector(cfg.Energy, cfg.Federation, cfg.Site))
 	}
 	a.observeReplica()
 	if u := cfg.Replica.Pending(); u != nil && !u.Accepted {

@@ -66,6 +66,8 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 		// A restart: what was trained for this very round lies ready.
 		return u.Steps, u.Samples, a.upload(c, g, u)
 	}
+	energy := a.measureEnergy()
+	defer energy.stop()
 	if err := a.reachBase(c, g); err != nil {
 		return 0, 0, err
 	}
@@ -98,10 +100,11 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
 		return 0, 0, err
 	}
+	joules, source := energy.read(a.log.With("round", g.GetRound()))
 	u, err := a.cfg.Replica.Stage(replica.Update{
 		UpdateID: newID(), Round: g.GetRound(), BaseVersion: g.GetBaseVersion(), Encoding: g.params.Uplink,
 		Weight: float64(res.Samples), Steps: res.Steps, Samples: res.Samples, Loss: res.Loss, Metrics: res.Metrics,
-		TrainingSeconds: outcome.Seconds(), Agreement: a.cfg.Replica.Agreement(), Evaluation: evaluation,
+		TrainingSeconds: outcome.Seconds(), EnergyJoules: joules, EnergySource: source, Agreement: a.cfg.Replica.Agreement(), Evaluation: evaluation,
 	}, t.work)
 	if err != nil {
 		return res.Steps, res.Samples, err

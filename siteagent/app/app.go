@@ -35,6 +35,7 @@ import (
 	"girassol.dev/internal/wire"
 	"girassol.dev/siteagent/agent"
 	"girassol.dev/siteagent/hardware"
+	"girassol.dev/siteagent/power"
 	"girassol.dev/siteagent/replica"
 	"girassol.dev/siteagent/trainer"
 )
@@ -206,6 +207,8 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if supervisor != nil {
 		config.TrainerFault = func() string { return fault(supervisor.State()) }
 	}
+	meter := &power.Sampler{Root: os.DirFS("/"), Now: time.Now, Report: func(faults []power.Fault) { logPower(log, faults) }}
+	config.Energy = meter
 	if events != nil {
 		defer func() { _ = events.Close() }()
 		config.Redis = events
@@ -229,6 +232,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		})
 	}
 	start(api.Serve)
+	start(meter.Run)
 	if supervisor != nil {
 		start(supervisor.Run)
 	}
@@ -276,6 +280,16 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 		signal.Stop(signals)
 		close(done)
 		group.Wait()
+	}
+}
+
+// logPower says which energy counters are there and cannot be read.
+func logPower(log *slog.Logger, faults []power.Fault) {
+	if len(faults) == 0 {
+		log.Info("all energy counters can be read again")
+	}
+	for _, f := range faults {
+		log.Warn("energy counter cannot be read", "device", f.Device, "problem", f.Problem, "cure", f.WayOut)
 	}
 }
 

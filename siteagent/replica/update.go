@@ -16,14 +16,18 @@ type Update struct {
 	BaseVersion uint64             `json:"baseVersion"`
 	Encoding    algorithm.Encoding `json:"encoding"`
 	// Weight is the number of samples.
-	Weight          float64            `json:"weight"`
-	Steps           uint64             `json:"steps"`
-	Samples         uint64             `json:"samples"`
-	Loss            *float64           `json:"loss,omitempty"`
-	TrainingSeconds float64            `json:"trainingSeconds"`
-	Agreement       *float64           `json:"agreement,omitempty"`
-	Metrics         map[string]float64 `json:"metrics,omitempty"`
-	Evaluation      *Evaluation        `json:"evaluation,omitempty"`
+	Weight          float64  `json:"weight"`
+	Steps           uint64   `json:"steps"`
+	Samples         uint64   `json:"samples"`
+	Loss            *float64 `json:"loss,omitempty"`
+	TrainingSeconds float64  `json:"trainingSeconds"`
+	// EnergyJoules of the machine in the round; says nothing where EnergySource is
+	// empty.
+	EnergyJoules float64            `json:"energyJoules,omitempty"`
+	EnergySource string             `json:"energySource,omitempty"`
+	Agreement    *float64           `json:"agreement,omitempty"`
+	Metrics      map[string]float64 `json:"metrics,omitempty"`
+	Evaluation   *Evaluation        `json:"evaluation,omitempty"`
 	// Accepted by the coordinator, not yet seen in a commit.
 	Accepted bool `json:"accepted,omitempty"`
 	// Settled: merged; the residual file does not have it subtracted yet.
@@ -45,7 +49,8 @@ func (u *Update) Header(layoutDigest [32]byte) *coordinatorv1.PushHeader {
 		Kind: coordinatorv1.PushHeader_KIND_UPDATE, Round: u.Round, BaseVersion: u.BaseVersion,
 		UpdateId: u.UpdateID, PayloadBytes: uint64(u.Bytes), LayoutDigest: layoutDigest[:],
 		Weight: u.Weight, Steps: u.Steps, Samples: u.Samples, Loss: u.Loss,
-		TrainingSeconds: u.TrainingSeconds, Agreement: u.Agreement, Metrics: u.Metrics,
+		TrainingSeconds: u.TrainingSeconds, EnergyJoules: u.EnergyJoules, EnergySource: u.EnergySource,
+		Agreement: u.Agreement, Metrics: u.Metrics,
 	}
 	if e := u.Evaluation; e != nil {
 		h.Evaluation = &coordinatorv1.Evaluation{Version: e.Version, Samples: e.Samples, Loss: e.Loss, Metrics: e.Metrics}

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/siteagent/power"
+)
+
+// meter gives the same figure for every span and counts those that are open.
+type meter struct {
+	result power.Result
+
+	mu           sync.Mutex
+	begun, ended int
+}
+
+func (m *meter) Start() func() power.Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begun++
+	return func() power.Result {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.ended++
+		return m.result
+	}
+}
+
+func (m *meter) Totals() map[string]power.Energy {
+	return map[string]power.Energy{power.SourceRAPL: {Joules: 1234, Uncertainty: 5}}
+}
+
+func TestUpdateTellsTheEnergyOfItsRound(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		result power.Result
+		joules float64
+		source string
+	}{
+		{"measured", power.Result{Energy: power.Energy{Joules: 42, Uncertainty: 2}, Source: "rapl", Coverage: 1}, 42, "rapl"},
+		{"no meter", power.Result{}, 0, ""},
+		{"a meter that saw nothing of the round", power.Result{Energy: power.Energy{Joules: 42, Uncertainty: 900}, Source: "rapl"}, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &meter{result: c.result}
+			co := newCoordinator(t, algorithm.DecoupledMomentum, small)
+			r := launch(t, co, "", &person{t: t}, func(cfg *Config) { cfg.Energy = m })
+			co.waitReady(0)
+			co.tell(co.grant(1, 2, long))
+			if h := co.waitPushes(1)[0].header; h.GetEnergyJoules() != c.joules || h.GetEnergySource() != c.source {
+				t.Errorf("header tells %g J by %q", h.GetEnergyJoules(), h.GetEnergySource())
+			}
+			r.stop()
+			if m.begun != 1 || m.ended != 1 {
+				t.Errorf("%d spans begun, %d ended", m.begun, m.ended)
+			}
+		})
+	}
+}
+
+func TestSpanOfAFailedRoundIsClosed(t *testing.T) {
+	m := &meter{}
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t, fail: "out of memory"}, func(cfg *Config) { cfg.Energy = m })
+	c.waitReady(0)
+	c.tell(c.grant(1, 2, long))
+	c.waitBeat("done with round 1", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY && h.GetRound() == 1
+	})
+	r.stop()
+	if m.begun != 1 || m.ended != 1 {
+		t.Errorf("%d spans begun, %d ended", m.begun, m.ended)
+	}
+}
+
+func TestEnergyMetricsNameTheirSource(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(newEnergyCollector(&meter{}, "lm", "porto"))
+	families, err := reg.Gather()
+	must(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "source" {
+					got[f.GetName()+" "+l.GetValue()] = m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	if len(got) != 2 || got["girassol_agent_energy_joules_total rapl"] != 1234 || got["girassol_agent_energy_uncertainty_joules_total rapl"] != 5 {
+		t.Errorf("%v", got)
+	}
+}
