@@ -1,27 +1,36 @@
-// Package hardware owns the facts about the machine that an agent tells its
-// coordinator: processors, memory and accelerators.
+// Package hardware owns the facts about the machine that an agent runs on:
+// processors, memory and GPUs of any vendor, and what keeps a GPU from being
+// used. It is one facade; each vendor's files are read by a package behind it.
 //
-// It must not know what they are told for, and a fact that cannot be read is
-// left out rather than guessed.
+// It must not know what the facts are told for. A fact that cannot be read is
+// left out rather than guessed. All of them come from files in /proc, /sys and
+// /dev: the agent is a static binary without cgo, so NVIDIA's NVML, a C library,
+// is not there. It would add memory, utilisation, temperature, power and limits,
+// clocks, ECC errors and MIG profiles of NVIDIA GPUs; AMD's driver has these in
+// files.
 package hardware
 
 import (
-	"bufio"
-	"io"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
+
+	"girassol.dev/siteagent/hardware/internal/amd"
+	"girassol.dev/siteagent/hardware/internal/host"
+	"girassol.dev/siteagent/hardware/internal/nvidia"
+	"girassol.dev/siteagent/hardware/internal/pci"
+	"girassol.dev/siteagent/hardware/internal/tree"
+	"girassol.dev/siteagent/hardware/machine"
 )
 
-// CPU is the vendor of a machine without accelerators.
+// CPU is the vendor of a machine without GPUs that train.
 const CPU = "cpu"
 
 // Facts about a machine.
 type Facts struct {
-	// Vendor of the accelerators: "nvidia", "amd" or "cpu" without any.
+	// Vendor of the accelerators: "nvidia", "amd" or "cpu" without any usable.
 	Vendor string
-	// Devices by model name, one entry each.
+	// Devices of that vendor by model name, one entry for each that a trainer's
+	// runtime would count; the processor's without accelerators.
 	Devices []string
 	// CPUs that this process may use.
 	CPUs int
@@ -30,64 +39,70 @@ type Facts struct {
 	MemoryBytes uint64
 }
 
-// Detect reads the facts of the machine that it runs on.
-func Detect() Facts {
-	f := Facts{Vendor: CPU, CPUs: runtime.NumCPU(), MemoryBytes: totalMemory()}
-	if name := modelName(); name != "" {
-		f.Devices = []string{name}
-	}
-	return f
+// vendor reads the GPUs of one vendor out of the PCI functions of a machine,
+// whose host facts are known already.
+type vendor interface {
+	Read(t tree.Tree, host machine.Report, functions []pci.Function) ([]machine.GPU, *machine.Driver, []machine.Problem)
 }
 
-func totalMemory() uint64 {
-	total := uint64(0)
-	if f, err := os.Open("/proc/meminfo"); err == nil {
-		total = parseMemInfo(f)
-		_ = f.Close()
-	}
-	if b, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if limit, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil && (total == 0 || limit < total) {
-			total = limit
+var vendors = []vendor{nvidia.Reader{}, amd.Reader{}}
+
+// Detect reads the facts of the machine that it runs on.
+func Detect() Facts { return Summarize(Inspect()) }
+
+// Inspect describes the machine that it runs on, and what is wrong with it.
+func Inspect() machine.Report {
+	return inspect(tree.Tree{FS: os.DirFS("/"), Allowed: allowed}, runtime.NumCPU())
+}
+
+func inspect(t tree.Tree, affinity int) machine.Report {
+	r := host.Read(t, affinity)
+	r.GPUs, r.Problems = []machine.GPU{}, []machine.Problem{}
+	functions := pci.Functions(t)
+	for _, v := range vendors {
+		gpus, driver, problems := v.Read(t, r, functions)
+		r.GPUs, r.Problems = append(r.GPUs, gpus...), append(r.Problems, problems...)
+		if driver != nil {
+			r.Drivers = append(r.Drivers, *driver)
 		}
 	}
-	return total
+	for _, f := range functions {
+		switch f.Vendor {
+		case pci.AMD:
+		case pci.NVIDIA:
+			r.NotRead = []string{nvidia.NotRead}
+		default: // screens and GPUs that no reader knows
+			g := f.GPU(t)
+			g.Model = f.Name(t)
+			r.GPUs = append(r.GPUs, g)
+		}
+	}
+	return r
 }
 
-// parseMemInfo finds MemTotal, which is given in KiB; 0 without it.
-func parseMemInfo(r io.Reader) uint64 {
-	s := bufio.NewScanner(r)
-	for s.Scan() {
-		rest, ok := strings.CutPrefix(s.Text(), "MemTotal:")
-		if !ok {
+// Summarize gives the facts that count: of several vendors the one with most
+// usable GPUs, since a trainer runs on one.
+func Summarize(r machine.Report) Facts {
+	f := Facts{Vendor: CPU, CPUs: r.CPU.Usable, MemoryBytes: r.Memory.TotalBytes}
+	if limit := r.Memory.LimitBytes; limit != nil {
+		f.MemoryBytes = *limit
+	}
+	devices := make(map[string][]string)
+	for _, g := range r.GPUs {
+		if !g.Usable {
 			continue
 		}
-		kib, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 54)
-		if err != nil {
-			return 0
-		}
-		return kib << 10
-	}
-	return 0
-}
-
-func modelName() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	return parseModelName(f)
-}
-
-// parseModelName finds the first processor's model; empty where the kernel does
-// not name it (arm64).
-func parseModelName(r io.Reader) string {
-	s := bufio.NewScanner(r)
-	for s.Scan() {
-		key, value, ok := strings.Cut(s.Text(), ":")
-		if ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
+		for range max(g.Partitions, 1) {
+			devices[g.Vendor] = append(devices[g.Vendor], g.Model)
 		}
 	}
-	return ""
+	for _, v := range []string{machine.NVIDIA, machine.AMD} {
+		if n := len(devices[v]); n > 0 && (f.Vendor == CPU || n > len(f.Devices)) {
+			f.Vendor, f.Devices = v, devices[v]
+		}
+	}
+	if f.Vendor == CPU && r.CPU.Model != "" {
+		f.Devices = []string{r.CPU.Model}
+	}
+	return f
 }
