@@ -97,3 +97,21 @@ func TestEnergyMetricsNameTheirSource(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestEnergyOfAnUpdateOutlivesTheAgent(t *testing.T) {
+	m := &meter{result: power.Result{Energy: power.Energy{Joules: 42}, Source: "rapl", Coverage: 1}}
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	c.pushDown = true
+	r := launch(t, c, "", &person{t: t}, func(cfg *Config) { cfg.Energy = m })
+	c.waitReady(0)
+	c.tell(c.grant(7, 2, long))
+	c.waitBeat("uploading", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_UPLOADING
+	})
+	r.stop()
+	launch(t, c, r.dir, nil)
+	c.do(func() { c.pushDown = false })
+	if h := c.waitPushes(1)[0].header; h.GetEnergyJoules() != 42 || h.GetEnergySource() != "rapl" {
+		t.Errorf("header tells %g J by %q", h.GetEnergyJoules(), h.GetEnergySource())
+	}
+}

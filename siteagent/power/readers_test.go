@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +90,34 @@ func TestRAPLTrees(t *testing.T) {
 			check(t, readings, faults, c.want, c.problems)
 		})
 	}
+}
+
+// sysfs' classes are folders of links into devices.
+func TestReadersFollowTheLinksOfSysfs(t *testing.T) {
+	root := t.TempDir()
+	for class, files := range map[string]map[string]string{
+		powercap + "/intel-rapl:0": {"name": "package-0", "energy_uj": "12", "max_energy_range_uj": "99"},
+		hwmon + "/hwmon4":          {"name": "amdgpu", "power1_average": "3000000", "device/uevent": "PCI_SLOT_NAME=0000:c1:00.0"},
+	} {
+		device := filepath.Join("sys/devices", filepath.Base(class))
+		for name, text := range files {
+			file := filepath.Join(root, device, name)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(class)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join("../../..", device), filepath.Join(root, class)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, _ := sampleOf(os.DirFS(root), noon, nil, cpuTimes{})
+	check(t, s.Readings, s.Faults, "rapl package-0 12 of 99, amdgpu-power 0000:c1:00.0 3 W", nil)
 }
 
 func boardFiles(n int, slot string, files map[string]string) map[string]string {
