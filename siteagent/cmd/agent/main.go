@@ -1,5 +1,6 @@
 // Command agent takes part in a federation as one member of a site. Its
-// subcommand trainer is the built-in trainer, so that one image holds both.
+// subcommand trainer is the built-in trainer, so that one image holds both;
+// hardware shows what the agent sees of its machine.
 package main
 
 import (
@@ -18,6 +19,6 @@ func command() *cobra.Command {
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	trainer := transformer.Command()
 	trainer.SilenceErrors = false // nobody else says why it ends
-	cmd.AddCommand(trainer)
+	cmd.AddCommand(trainer, app.HardwareCommand())
 	return cmd
 }

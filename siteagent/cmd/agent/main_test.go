@@ -46,6 +46,8 @@ func TestTheAgentTakesTheSameArgumentsAsBefore(t *testing.T) {
 		"a site named as the subcommand":    {append(site("trainer"), "--log-format", "xml"), "--log-format"},
 		"a trainer named as the subcommand": {append(site("porto"), "--log-format", "xml", "--", "trainer", "--data", "x"), "--log-format"},
 		"no completion command":             {[]string{"completion"}, `behind "--"`},
+		"a trainer named hardware":          {append(site("porto"), "--log-format", "xml", "--", "hardware", "-o", "json"), "--log-format"},
+		"hardware in a format unknown":      {[]string{"hardware", "-o", "yaml"}, "want text or json"},
 		"the trainer without a socket":      {[]string{"trainer"}, "no socket: set --socket or " + trainerv1.EnvSocket},
 		"the trainer without a text":        {[]string{"trainer", "--socket", "/x"}, "no text to train on"},
 	} {
