@@ -37,3 +37,24 @@ func FuzzParsers(f *testing.F) {
 		parseErrors(text)
 	})
 }
+
+// Some kernels count partitions as functions, others in the
+// location's upper bits.
+func TestPartitionsAreFoundInBothWaysOfCounting(t *testing.T) {
+	for name, locations := range map[string][]string{
+		"functions":  {"1280", "1281", "1287"},
+		"upper bits": {"1280", "268436736", "4026533120"},
+	} {
+		var top topology
+		for _, location := range locations {
+			n, ok := parseNode("simd_count 152\nsimd_per_cu 4\ndomain 0\nlocation_id " + location)
+			if !ok {
+				t.Fatalf("%s: no GPU at %s", name, location)
+			}
+			top.nodes = append(top.nodes, n)
+		}
+		if got := top.of("0000:05:00.0", map[string]bool{"0000:05:00.0": true}); len(got) != 3 {
+			t.Errorf("%s: %+v, want 3 partitions", name, got)
+		}
+	}
+}
