@@ -12,8 +12,9 @@ from .errors import (
     RefusedError,
     UsageError,
 )
+from .round import Action, Round
 from .safetensors import Tensor
-from .session import Action, Round, Session
+from .session import Session
 
 __version__ = "0.1.0"
 
