@@ -12,6 +12,7 @@ package hardware
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"girassol.dev/siteagent/hardware/internal/amd"
@@ -52,7 +53,12 @@ func Detect() Facts { return Summarize(Inspect()) }
 
 // Inspect describes the machine that it runs on, and what is wrong with it.
 func Inspect() machine.Report {
-	return inspect(tree.Tree{FS: os.DirFS("/"), Allowed: allowed}, runtime.NumCPU())
+	return inspect(below("/"), runtime.NumCPU())
+}
+
+// below is the tree of files under a folder.
+func below(root string) tree.Tree {
+	return tree.Tree{FS: os.DirFS(root), Allowed: func(name string) bool { return allowed(filepath.Join(root, name)) }}
 }
 
 func inspect(t tree.Tree, affinity int) machine.Report {

@@ -1,6 +1,9 @@
 package hardware
 
 import (
+	"os"
+	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -80,6 +83,10 @@ func TestMachinesAreSeenAsTheyAre(t *testing.T) {
 		"NVIDIA without device nodes": {
 			one(nvidiaDriver, gpu), nil, CPU, []string{epycName},
 			[]string{"error: the driver is loaded, but /dev/nvidiactl is missing", "error: the driver is loaded, but /dev/nvidia-uvm", "error: the driver is loaded, but /dev/nvidia0"},
+		},
+		"NVIDIA after a boot, before the first use": {
+			one(nvidiaDriver, gpu, "-- usr/bin/nvidia-modprobe --\n"), nil, machine.NVIDIA, []string{h100},
+			[]string{"note: /dev/nvidiactl is not there yet", "note: /dev/nvidia-uvm is not there yet", "note: /dev/nvidia0 is not there yet"},
 		},
 		"NVIDIA permission denied": {
 			one(nvidiaDriver, nvidiaNodes, gpu, nvidiaNode(0)), []string{"dev/nvidia0"}, CPU, []string{epycName}, []string{"error: permission denied on /dev/nvidia0"},
@@ -228,6 +235,52 @@ func TestAModelWithoutADriverIsNamedByTheListOfIDs(t *testing.T) {
 	if got := inspect(on(parts), 1).GPUs[0].Model; got != "NVIDIA Corporation GH100 [H100 SXM5 80GB]" {
 		t.Errorf("with a list %q", got)
 	}
+}
+
+// The kernel's folders of devices hold links, and a node's mode is the kernel's
+// to judge.
+func TestAMachineOnDiskIsReadThroughItsLinks(t *testing.T) {
+	root := t.TempDir()
+	const bus, real = "sys/bus/pci/devices", "sys/devices/pci0000:00"
+	parts := mi300x()
+	for _, part := range parts {
+		for name, file := range part.fs() {
+			path := filepath.Join(root, strings.Replace(name, bus, real, 1))
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, file.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, bus), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	devices, err := os.ReadDir(filepath.Join(root, real))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		if err := os.Symlink("../../../devices/pci0000:00/"+d.Name(), filepath.Join(root, bus, d.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, want := inspect(below(root), 192), inspect(on(parts), 192)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant\n%+v", got, want)
+	}
+	t.Run("a node closed to the process", func(t *testing.T) {
+		if os.Geteuid() == 0 {
+			t.Skip("root is denied nothing: run as another user")
+		}
+		if err := os.Chmod(filepath.Join(root, "dev/kfd"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := problems(inspect(below(root), 192)); !slices.Equal(got, []string{"error: permission denied on /dev/kfd"}) {
+			t.Errorf("%q", got)
+		}
+	})
 }
 
 func TestLimitsOfTheCgroupBound(t *testing.T) {

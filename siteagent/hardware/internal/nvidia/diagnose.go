@@ -45,7 +45,7 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 			continue
 		}
 		g.Health = machine.Unknown
-		g.Usable = judgeNodes(g, host.Container, granted, say) && matching
+		g.Usable = judgeNodes(t, g, host.Container, granted, say) && matching
 		if info.id == "" {
 			say(machine.Note, g.Address, "the driver has not started the GPU yet, or lost it", "start nvidia-persistenced; if this stays, see dmesg | grep Xid")
 		}
@@ -109,8 +109,10 @@ func anyGranted(gpus []machine.GPU) bool {
 	return false
 }
 
-func judgeNodes(g *machine.GPU, container, granted bool, say sayer) bool {
+func judgeNodes(t tree.Tree, g *machine.GPU, container, granted bool, say sayer) bool {
 	usable := true
+	// Setuid, it makes the nodes when a program first asks for CUDA.
+	made := t.Exists("usr/bin/nvidia-modprobe")
 	for i, n := range g.Nodes {
 		own := i == len(g.Nodes)-1
 		device := ""
@@ -126,9 +128,11 @@ func judgeNodes(g *machine.GPU, container, granted bool, say sayer) bool {
 			say(machine.Note, device, "the GPU is not given to this container ("+n.Path+" is missing)", "in a pod ask for nvidia.com/gpu")
 		case n.Access == machine.Missing && container:
 			say(machine.Warning, "", "the driver is loaded, but this container has no "+n.Path, "right if the trainer runs in another container that has it; else run this one with --gpus all, or in a pod ask for nvidia.com/gpu")
+		case n.Access == machine.Missing && made:
+			say(machine.Note, device, n.Path+" is not there yet; nvidia-modprobe makes it on first use", "")
 		case n.Access == machine.Missing:
 			usable = false
-			say(machine.Error, device, "the driver is loaded, but "+n.Path+" is missing", "run nvidia-modprobe -u -c=0, or start nvidia-persistenced")
+			say(machine.Error, device, "the driver is loaded, but "+n.Path+" is missing", "install nvidia-modprobe and run nvidia-modprobe -u -c=0, or start nvidia-persistenced")
 		}
 	}
 	return usable
