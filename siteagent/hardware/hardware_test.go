@@ -99,6 +99,13 @@ func TestMachinesAreSeenAsTheyAre(t *testing.T) {
 			one(container, nvidiaDriver, nvidiaNodes, gpu, nvidiaGPU("0000:0f:00.0", "10DE:2330", h100, 1), nvidiaNode(1)), nil, machine.NVIDIA, []string{h100},
 			[]string{"note: the GPU is not given to this container (/dev/nvidia0 is missing)"},
 		},
+		"NVSwitches without their service": {
+			append(nvidia8("10DE:2330", h100), "-- proc/driver/nvidia-nvswitch/devices/0000:05:00.0 --\n"), nil, machine.NVIDIA, repeat(8, h100),
+			[]string{"warning: the GPUs are joined by NVSwitches"},
+		},
+		"NVSwitches with their service": {
+			append(nvidia8("10DE:2330", h100), "-- proc/driver/nvidia-nvswitch/devices/0000:05:00.0 --\n-- run/nvidia-fabricmanager/nv-fabricmanager.pid --\n"), nil, machine.NVIDIA, repeat(8, h100), nil,
+		},
 		"a narrow link": {
 			one(nvidiaDriver, nvidiaNodes, gpu, nvidiaNode(0), "-- sys/bus/pci/devices/0000:07:00.0/current_link_width --\n8\n"), nil, machine.NVIDIA, []string{h100},
 			[]string{"warning: the PCIe link has 8 of 16 lanes"},

@@ -21,6 +21,7 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 		}
 	}
 	matching := judgeLibrary(driver, say)
+	judgeFabric(t, host.Container, say)
 	granted := anyGranted(gpus)
 	listed := len(t.List(proc, "gpus")) > 0
 	for i := range gpus {
@@ -72,6 +73,17 @@ func judgeLibrary(d *machine.Driver, say sayer) bool {
 	say(machine.Error, "", fmt.Sprintf("half-installed driver: the kernel runs %s, but libcuda is %s", d.Version, d.Library),
 		"reboot after a driver upgrade, or install the libraries of the running version")
 	return false
+}
+
+// judgeFabric finds GPUs behind NVSwitches without the service that connects
+// them, which CUDA reports as "system not yet initialized". A container does not
+// see the service.
+func judgeFabric(t tree.Tree, container bool, say sayer) {
+	if container || len(t.List("proc/driver/nvidia-nvswitch/devices")) == 0 || t.Exists("run/nvidia-fabricmanager/nv-fabricmanager.pid") {
+		return
+	}
+	say(machine.Warning, "", "the GPUs are joined by NVSwitches, but the fabric manager does not seem to run; CUDA may fail with error 802",
+		"install nvidia-fabricmanager of the driver's version and start its service")
 }
 
 // judgeDriver says whether NVIDIA's driver has the GPU.
