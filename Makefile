@@ -59,6 +59,21 @@ test-kubernetes: testenv services ## A day of a federation on a real control pla
 test-modules: check-go ## Tests against Helm, KEDA, Grafana's schema and OCI images, each in a module of its own
 	@for m in $(MODULES); do echo "== $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -count=1 -timeout 20m ./...); done
 
+.PHONY: python
+python: ## Build the Python SDK's wheel into siteagent/python/dist (setuptools comes from PyPI)
+	rm -rf siteagent/python/dist siteagent/python/build
+	python3 -m pip wheel -q --no-deps -w siteagent/python/dist siteagent/python
+
+# Debian's interpreter, because Debian's PyTorch belongs to it.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+.PHONY: test-python
+test-python: check-go ## Tests of the Python SDK; PYTHON=... chooses the interpreter (PyTorch and numpy are used where it has them)
+	@if [ -n "$${CI:-}" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! $(PYTHON) -c 'import torch' 2>/dev/null; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch; } </dev/null >/dev/null \
+	    || { echo "make: python3-torch could not be installed, and CI runs all tests"; exit 1; }; \
+	fi
+	cd siteagent/python && $(PYTHON) -m unittest
+
 .PHONY: services
 services: # Some tests start a real Redis or Prometheus; Debian's packages are enough. Without one they are skipped and say so.
 	@for s in redis-server prometheus; do \
