@@ -32,7 +32,7 @@ func (t Tree) Text(elem ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil {
 		return "", err
