@@ -18,7 +18,7 @@ import (
 
 // Where agent and trainer meet, and where the agent keeps model and residual.
 const (
-	workFolder = "/girassol/work"
+	workFolder = "/girassol/shared"
 	socketPath = workFolder + "/run/trainer.sock"
 	dataFolder = "/var/lib/girassol"
 )
