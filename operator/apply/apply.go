@@ -39,16 +39,6 @@ type Applier struct {
 	Sends *prometheus.CounterVec
 }
 
-// NewSends makes the counter of Applier.Sends.
-func NewSends(r prometheus.Registerer) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "girassol_operator_applies_total",
-		Help: "Requests by which the operator wrote an object, by the object's kind. An unchanged world needs none.",
-	}, []string{"kind"})
-	r.MustRegister(c)
-	return c
-}
-
 // Error says which operation failed on which object.
 type Error struct {
 	// Operation is get, apply, create, delete, list or status.

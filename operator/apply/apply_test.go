@@ -59,7 +59,9 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.metrics = prometheus.NewRegistry()
-	b.Applier = &Applier{Client: c, Reader: c, Sends: NewSends(b.metrics)}
+	sends := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "girassol_operator_applies_total"}, []string{"kind"})
+	b.metrics.MustRegister(sends)
+	b.Applier = &Applier{Client: c, Reader: c, Sends: sends}
 	return b
 }
 

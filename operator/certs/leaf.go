@@ -95,11 +95,7 @@ func sooner(a, b time.Time) time.Time {
 	return b
 }
 
-// Due says whether a certificate should be renewed: two thirds of its time are
-// over.
-func Due(c *x509.Certificate, now time.Time) bool { return !now.Before(RenewAt(c)) }
-
-// RenewAt is when a certificate becomes due.
+// RenewAt is when a certificate becomes due: two thirds of its time are over.
 func RenewAt(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
 }

@@ -91,8 +91,9 @@ func Start(t testing.TB, targets ...string) *Server {
 
 func (s *Server) untilReady(t testing.TB) {
 	t.Helper()
+	asker := http.Client{Timeout: 5 * time.Second}
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if r, err := http.Get(s.url + "/-/ready"); err == nil {
+		if r, err := asker.Get(s.url + "/-/ready"); err == nil {
 			_ = r.Body.Close()
 			if r.StatusCode == http.StatusOK {
 				return
