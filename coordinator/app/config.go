@@ -163,7 +163,7 @@ func validate(d *declaration) error {
 	}
 	r := s.Rounds
 	for path, v := range map[string]int64{
-		"total": r.Total, "localSteps": r.LocalSteps, "evaluateEvery": r.EvaluateEvery, "maxConsecutiveVoid": r.MaxConsecutiveVoid,
+		"total": r.Total, "localSteps": r.LocalSteps, "maxConsecutiveVoid": r.MaxConsecutiveVoid,
 		"minSites": int64(r.MinSites), "trainSeconds": int64(r.TrainSeconds), "collectSeconds": int64(r.CollectSeconds), "joinSeconds": int64(r.JoinSeconds),
 	} {
 		if v < 0 {
@@ -251,7 +251,7 @@ func (d *declaration) roundConfig() round.Config {
 	c := round.Config{
 		Total: uint64(s.Rounds.Total), MinSites: int(s.Rounds.MinSites), LocalSteps: uint64(s.Rounds.LocalSteps),
 		Train: seconds(s.Rounds.TrainSeconds), Collect: seconds(s.Rounds.CollectSeconds), Join: seconds(s.Rounds.JoinSeconds),
-		Grace: seconds(s.Drain.GraceSeconds), MaxConsecutiveVoid: uint64(s.Rounds.MaxConsecutiveVoid), EvaluateEvery: uint64(s.Rounds.EvaluateEvery),
+		Grace: seconds(s.Drain.GraceSeconds), MaxConsecutiveVoid: uint64(s.Rounds.MaxConsecutiveVoid), EvaluateEvery: uint64(s.Evaluation.Every),
 	}
 	// Members of the last round get a tenth of a round to be ready for the next.
 	c.Settle = min(max(c.Train/10, 500*time.Millisecond), 5*time.Second)

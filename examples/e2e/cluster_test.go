@@ -88,7 +88,7 @@ func newCluster(t *testing.T, s spec) *cluster {
 	for i := range s.sites {
 		fmt.Fprintf(&y, "  - {name: %s}\n", siteName(i))
 	}
-	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: %s\n  rounds: {%s}\n", s.algorithm, cmp.Or(s.energy, "{policy: Ignore}"), s.rounds)
+	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: %s\n  rounds: {%s}\n  evaluation: {every: 2}\n", s.algorithm, cmp.Or(s.energy, "{policy: Ignore}"), s.rounds)
 	for i := range s.sites {
 		fmt.Fprintf(&y, "---\napiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: %s}\nspec: {power: {trainingWatts: 100, idleWatts: 10}, grid: %s}\n", siteName(i), cmp.Or(s.grid, "{}"))
 	}

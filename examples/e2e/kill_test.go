@@ -8,7 +8,7 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 )
 
-const quickRounds = "trainSeconds: 2, collectSeconds: 10, joinSeconds: 60, minSites: 1, evaluateEvery: 2"
+const quickRounds = "trainSeconds: 2, collectSeconds: 10, joinSeconds: 60, minSites: 1"
 
 // both runs a test with sparse and with dense updates.
 func both(t *testing.T, f func(t *testing.T, algorithm string)) {

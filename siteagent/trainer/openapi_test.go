@@ -53,7 +53,7 @@ func TestOpenAPISaysWhatTheGoTypesSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	types := map[string]any{
-		"Task": trainerv1.Task{}, "Progress": trainerv1.Progress{}, "Directive": trainerv1.Directive{}, "Result": trainerv1.Result{},
+		"Task": trainerv1.Task{}, "DataRange": trainerv1.DataRange{}, "Progress": trainerv1.Progress{}, "Directive": trainerv1.Directive{}, "Result": trainerv1.Result{},
 		"Failure": trainerv1.Failure{}, "Seed": trainerv1.Seed{}, "Problem": trainerv1.Problem{},
 	}
 	for name, v := range types {
@@ -149,6 +149,8 @@ func jsonType(t reflect.Type) string {
 		return "integer uint64"
 	case reflect.Float64:
 		return "number"
+	case reflect.Slice:
+		return "array"
 	case reflect.Map:
 		return "object"
 	}

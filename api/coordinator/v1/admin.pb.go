@@ -422,6 +422,120 @@ func (*ClearOverrideResponse) Descriptor() ([]byte, []int) {
 	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
+type RollbackRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// To go back to; unset: the one before the newest.
+	Version       *uint64 `protobuf:"varint,1,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	Message       string  `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackRequest) Reset() {
+	*x = RollbackRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackRequest) ProtoMessage() {}
+
+func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
+func (*RollbackRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RollbackRequest) GetVersion() uint64 {
+	if x != nil && x.Version != nil {
+		return *x.Version
+	}
+	return 0
+}
+
+func (x *RollbackRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type RollbackResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The new version, with the state of from_version.
+	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	FromVersion   uint64 `protobuf:"varint,2,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackResponse) Reset() {
+	*x = RollbackResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackResponse) ProtoMessage() {}
+
+func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
+func (*RollbackResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RollbackResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RollbackResponse) GetFromVersion() uint64 {
+	if x != nil {
+		return x.FromVersion
+	}
+	return 0
+}
+
+func (x *RollbackResponse) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 type ReportRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -430,7 +544,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +556,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +569,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // ReportResponse is the same report twice; signals/ledger.Report documents it.
@@ -469,7 +583,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +595,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +608,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReportResponse) GetCsv() string {
@@ -519,7 +633,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +645,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +658,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 type WatchRequest struct {
@@ -557,7 +671,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +683,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +696,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -610,7 +724,7 @@ type SetMembershipRequest struct {
 
 func (x *SetMembershipRequest) Reset() {
 	*x = SetMembershipRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +736,7 @@ func (x *SetMembershipRequest) String() string {
 func (*SetMembershipRequest) ProtoMessage() {}
 
 func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +749,7 @@ func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*SetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetMembershipRequest) GetSite() string {
@@ -694,7 +808,7 @@ type SetMembershipResponse struct {
 
 func (x *SetMembershipResponse) Reset() {
 	*x = SetMembershipResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +820,7 @@ func (x *SetMembershipResponse) String() string {
 func (*SetMembershipResponse) ProtoMessage() {}
 
 func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +833,7 @@ func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*SetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetMembershipResponse) GetChanged() bool {
@@ -772,7 +886,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +898,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +911,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Signal) GetKind() string {
@@ -875,7 +989,7 @@ type Intensity struct {
 
 func (x *Intensity) Reset() {
 	*x = Intensity{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1001,7 @@ func (x *Intensity) String() string {
 func (*Intensity) ProtoMessage() {}
 
 func (x *Intensity) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1014,7 @@ func (x *Intensity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intensity.ProtoReflect.Descriptor instead.
 func (*Intensity) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Intensity) GetGramsPerKwh() float64 {
@@ -933,7 +1047,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1059,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1072,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseRequest) GetMessage() string {
@@ -976,7 +1090,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1102,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1115,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type ResumeRequest struct {
@@ -1012,7 +1126,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1138,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1151,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type ResumeResponse struct {
@@ -1048,7 +1162,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1174,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1187,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type FederationStatus struct {
@@ -1104,13 +1218,19 @@ type FederationStatus struct {
 	Events     *EventsStatus `protobuf:"bytes,20,opt,name=events,proto3" json:"events,omitempty"`
 	// The clock of the energy signals, which a replay runs faster.
 	SignalsUnixMs int64 `protobuf:"varint,21,opt,name=signals_unix_ms,json=signalsUnixMs,proto3" json:"signals_unix_ms,omitempty"`
+	// The newest rollback; unset before the first.
+	LastRollback *RollbackStatus `protobuf:"bytes,22,opt,name=last_rollback,json=lastRollback,proto3" json:"last_rollback,omitempty"`
+	// What the gate thinks of the newest evaluation; unset without spec.evaluation.gate.
+	Gate *GateStatus `protobuf:"bytes,23,opt,name=gate,proto3" json:"gate,omitempty"`
+	// Unset where the federation keeps no data ledger.
+	Data          *DataStatus `protobuf:"bytes,24,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FederationStatus) Reset() {
 	*x = FederationStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1242,7 @@ func (x *FederationStatus) String() string {
 func (*FederationStatus) ProtoMessage() {}
 
 func (x *FederationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1255,7 @@ func (x *FederationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FederationStatus.ProtoReflect.Descriptor instead.
 func (*FederationStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FederationStatus) GetFederation() string {
@@ -1285,6 +1405,268 @@ func (x *FederationStatus) GetSignalsUnixMs() int64 {
 	return 0
 }
 
+func (x *FederationStatus) GetLastRollback() *RollbackStatus {
+	if x != nil {
+		return x.LastRollback
+	}
+	return nil
+}
+
+func (x *FederationStatus) GetGate() *GateStatus {
+	if x != nil {
+		return x.Gate
+	}
+	return nil
+}
+
+func (x *FederationStatus) GetData() *DataStatus {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RollbackStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version that was made, the one whose state it has, and the one that was
+	// left.
+	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	ToVersion     uint64 `protobuf:"varint,2,opt,name=to_version,json=toVersion,proto3" json:"to_version,omitempty"`
+	FromVersion   uint64 `protobuf:"varint,3,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	UnixMs        int64  `protobuf:"varint,6,opt,name=unix_ms,json=unixMs,proto3" json:"unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackStatus) Reset() {
+	*x = RollbackStatus{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackStatus) ProtoMessage() {}
+
+func (x *RollbackStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackStatus.ProtoReflect.Descriptor instead.
+func (*RollbackStatus) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RollbackStatus) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RollbackStatus) GetToVersion() uint64 {
+	if x != nil {
+		return x.ToVersion
+	}
+	return 0
+}
+
+func (x *RollbackStatus) GetFromVersion() uint64 {
+	if x != nil {
+		return x.FromVersion
+	}
+	return 0
+}
+
+func (x *RollbackStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RollbackStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RollbackStatus) GetUnixMs() int64 {
+	if x != nil {
+		return x.UnixMs
+	}
+	return 0
+}
+
+type GateStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "Passed", "Worse", "NotComparable" or "Waiting".
+	Verdict string `protobuf:"bytes,1,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The version that was judged and its loss, and the best one that it was held against.
+	Version          uint64   `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Loss             *float64 `protobuf:"fixed64,4,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
+	ReferenceVersion uint64   `protobuf:"varint,5,opt,name=reference_version,json=referenceVersion,proto3" json:"reference_version,omitempty"`
+	ReferenceLoss    *float64 `protobuf:"fixed64,6,opt,name=reference_loss,json=referenceLoss,proto3,oneof" json:"reference_loss,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *GateStatus) Reset() {
+	*x = GateStatus{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GateStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GateStatus) ProtoMessage() {}
+
+func (x *GateStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GateStatus.ProtoReflect.Descriptor instead.
+func (*GateStatus) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GateStatus) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *GateStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *GateStatus) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *GateStatus) GetLoss() float64 {
+	if x != nil && x.Loss != nil {
+		return *x.Loss
+	}
+	return 0
+}
+
+func (x *GateStatus) GetReferenceVersion() uint64 {
+	if x != nil {
+		return x.ReferenceVersion
+	}
+	return 0
+}
+
+func (x *GateStatus) GetReferenceLoss() float64 {
+	if x != nil && x.ReferenceLoss != nil {
+		return *x.ReferenceLoss
+	}
+	return 0
+}
+
+// DataStatus counts samples of the pass at work.
+type DataStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pass          uint64                 `protobuf:"varint,1,opt,name=pass,proto3" json:"pass,omitempty"`
+	Samples       uint64                 `protobuf:"varint,2,opt,name=samples,proto3" json:"samples,omitempty"`
+	Consumed      uint64                 `protobuf:"varint,3,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	Leased        uint64                 `protobuf:"varint,4,opt,name=leased,proto3" json:"leased,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataStatus) Reset() {
+	*x = DataStatus{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataStatus) ProtoMessage() {}
+
+func (x *DataStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataStatus.ProtoReflect.Descriptor instead.
+func (*DataStatus) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DataStatus) GetPass() uint64 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
+func (x *DataStatus) GetSamples() uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *DataStatus) GetConsumed() uint64 {
+	if x != nil {
+		return x.Consumed
+	}
+	return 0
+}
+
+func (x *DataStatus) GetLeased() uint64 {
+	if x != nil {
+		return x.Leased
+	}
+	return 0
+}
+
 type RoundStatus struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -1305,7 +1687,7 @@ type RoundStatus struct {
 
 func (x *RoundStatus) Reset() {
 	*x = RoundStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1699,7 @@ func (x *RoundStatus) String() string {
 func (*RoundStatus) ProtoMessage() {}
 
 func (x *RoundStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1712,7 @@ func (x *RoundStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundStatus.ProtoReflect.Descriptor instead.
 func (*RoundStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RoundStatus) GetNumber() uint64 {
@@ -1407,7 +1789,7 @@ type VoidRound struct {
 
 func (x *VoidRound) Reset() {
 	*x = VoidRound{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1801,7 @@ func (x *VoidRound) String() string {
 func (*VoidRound) ProtoMessage() {}
 
 func (x *VoidRound) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1814,7 @@ func (x *VoidRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
 func (*VoidRound) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *VoidRound) GetNumber() uint64 {
@@ -1471,13 +1853,16 @@ type SiteStatus struct {
 	Samples           uint64          `protobuf:"varint,10,opt,name=samples,proto3" json:"samples,omitempty"`
 	TrainingSeconds   float64         `protobuf:"fixed64,11,opt,name=training_seconds,json=trainingSeconds,proto3" json:"training_seconds,omitempty"`
 	Ledger            *LedgerStatus   `protobuf:"bytes,12,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// From the site's last admission to the first step of one of its members, as the
+	// coordinator saw it; unset before.
+	FirstStepSeconds *float64 `protobuf:"fixed64,13,opt,name=first_step_seconds,json=firstStepSeconds,proto3,oneof" json:"first_step_seconds,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1874,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1887,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1589,6 +1974,13 @@ func (x *SiteStatus) GetLedger() *LedgerStatus {
 	return nil
 }
 
+func (x *SiteStatus) GetFirstStepSeconds() float64 {
+	if x != nil && x.FirstStepSeconds != nil {
+		return *x.FirstStepSeconds
+	}
+	return 0
+}
+
 type MemberStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1606,17 +1998,21 @@ type MemberStatus struct {
 	LastSeenUnixMs int64                  `protobuf:"varint,13,opt,name=last_seen_unix_ms,json=lastSeenUnixMs,proto3" json:"last_seen_unix_ms,omitempty"`
 	// Bytes on the sockets of this member's connections, as the coordinator
 	// counted them.
-	BytesUp       uint64    `protobuf:"varint,14,opt,name=bytes_up,json=bytesUp,proto3" json:"bytes_up,omitempty"`
-	BytesDown     uint64    `protobuf:"varint,15,opt,name=bytes_down,json=bytesDown,proto3" json:"bytes_down,omitempty"`
-	Hardware      *Hardware `protobuf:"bytes,16,opt,name=hardware,proto3" json:"hardware,omitempty"`
-	AgentVersion  string    `protobuf:"bytes,17,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	BytesUp      uint64    `protobuf:"varint,14,opt,name=bytes_up,json=bytesUp,proto3" json:"bytes_up,omitempty"`
+	BytesDown    uint64    `protobuf:"varint,15,opt,name=bytes_down,json=bytesDown,proto3" json:"bytes_down,omitempty"`
+	Hardware     *Hardware `protobuf:"bytes,16,opt,name=hardware,proto3" json:"hardware,omitempty"`
+	AgentVersion string    `protobuf:"bytes,17,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	Energy       *Energy   `protobuf:"bytes,18,opt,name=energy,proto3" json:"energy,omitempty"`
+	// How the trainer works, in its own words.
+	Trainer       map[string]string `protobuf:"bytes,19,rep,name=trainer,proto3" json:"trainer,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	WarmStart     *WarmStart        `protobuf:"bytes,20,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +2024,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +2037,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -1763,6 +2159,27 @@ func (x *MemberStatus) GetAgentVersion() string {
 	return ""
 }
 
+func (x *MemberStatus) GetEnergy() *Energy {
+	if x != nil {
+		return x.Energy
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetTrainer() map[string]string {
+	if x != nil {
+		return x.Trainer
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetWarmStart() *WarmStart {
+	if x != nil {
+		return x.WarmStart
+	}
+	return nil
+}
+
 // LedgerStatus: energy and emissions since the start of the run. Marginal and
 // average are two ledgers and are never added.
 type LedgerStatus struct {
@@ -1773,14 +2190,18 @@ type LedgerStatus struct {
 	// Where the energy figure comes from: "model" or a counter's name.
 	EnergySource string `protobuf:"bytes,4,opt,name=energy_source,json=energySource,proto3" json:"energy_source,omitempty"`
 	// Share of the energy whose intensity was known.
-	Coverage      float64 `protobuf:"fixed64,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Coverage float64 `protobuf:"fixed64,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// Share of the energy that a counter measured; the rest is the stated model's.
+	Metered float64 `protobuf:"fixed64,6,opt,name=metered,proto3" json:"metered,omitempty"`
+	// The true energy is within energy_kwh +- this.
+	UncertaintyKwh float64 `protobuf:"fixed64,7,opt,name=uncertainty_kwh,json=uncertaintyKwh,proto3" json:"uncertainty_kwh,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2213,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2226,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -1843,6 +2264,20 @@ func (x *LedgerStatus) GetCoverage() float64 {
 	return 0
 }
 
+func (x *LedgerStatus) GetMetered() float64 {
+	if x != nil {
+		return x.Metered
+	}
+	return 0
+}
+
+func (x *LedgerStatus) GetUncertaintyKwh() float64 {
+	if x != nil {
+		return x.UncertaintyKwh
+	}
+	return 0
+}
+
 type EventsStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "Connected", "Disconnected" or "Disabled".
@@ -1856,7 +2291,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +2303,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2316,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -1934,7 +2369,16 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\runtil_unix_ms\x18\x01 \x01(\x03R\vuntilUnixMs\"*\n" +
 	"\x14ClearOverrideRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"\x17\n" +
-	"\x15ClearOverrideResponse\"\x0f\n" +
+	"\x15ClearOverrideResponse\"V\n" +
+	"\x0fRollbackRequest\x12\x1d\n" +
+	"\aversion\x18\x01 \x01(\x04H\x00R\aversion\x88\x01\x01\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessageB\n" +
+	"\n" +
+	"\b_version\"g\n" +
+	"\x10RollbackResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12!\n" +
+	"\ffrom_version\x18\x02 \x01(\x04R\vfromVersion\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\x0f\n" +
 	"\rReportRequest\"6\n" +
 	"\x0eReportResponse\x12\x10\n" +
 	"\x03csv\x18\x01 \x01(\tR\x03csv\x12\x12\n" +
@@ -1980,7 +2424,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\tR\amessage\"\x0f\n" +
 	"\rPauseResponse\"\x0f\n" +
 	"\rResumeRequest\"\x10\n" +
-	"\x0eResumeResponse\"\xe9\x06\n" +
+	"\x0eResumeResponse\"\xa9\b\n" +
 	"\x10FederationStatus\x12\x1e\n" +
 	"\n" +
 	"federation\x18\x01 \x01(\tR\n" +
@@ -2011,11 +2455,38 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"bytes_down\x18\x13 \x01(\x04R\tbytesDown\x12=\n" +
 	"\x06events\x18\x14 \x01(\v2%.girassol.coordinator.v1.EventsStatusR\x06events\x12&\n" +
-	"\x0fsignals_unix_ms\x18\x15 \x01(\x03R\rsignalsUnixMsB\n" +
+	"\x0fsignals_unix_ms\x18\x15 \x01(\x03R\rsignalsUnixMs\x12L\n" +
+	"\rlast_rollback\x18\x16 \x01(\v2'.girassol.coordinator.v1.RollbackStatusR\flastRollback\x127\n" +
+	"\x04gate\x18\x17 \x01(\v2#.girassol.coordinator.v1.GateStatusR\x04gate\x127\n" +
+	"\x04data\x18\x18 \x01(\v2#.girassol.coordinator.v1.DataStatusR\x04dataB\n" +
 	"\n" +
 	"\b_versionB\f\n" +
 	"\n" +
-	"_agreement\"\xcc\x02\n" +
+	"_agreement\"\xb7\x01\n" +
+	"\x0eRollbackStatus\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1d\n" +
+	"\n" +
+	"to_version\x18\x02 \x01(\x04R\ttoVersion\x12!\n" +
+	"\ffrom_version\x18\x03 \x01(\x04R\vfromVersion\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12\x17\n" +
+	"\aunix_ms\x18\x06 \x01(\x03R\x06unixMs\"\xe8\x01\n" +
+	"\n" +
+	"GateStatus\x12\x18\n" +
+	"\averdict\x18\x01 \x01(\tR\averdict\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x17\n" +
+	"\x04loss\x18\x04 \x01(\x01H\x00R\x04loss\x88\x01\x01\x12+\n" +
+	"\x11reference_version\x18\x05 \x01(\x04R\x10referenceVersion\x12*\n" +
+	"\x0ereference_loss\x18\x06 \x01(\x01H\x01R\rreferenceLoss\x88\x01\x01B\a\n" +
+	"\x05_lossB\x11\n" +
+	"\x0f_reference_loss\"n\n" +
+	"\n" +
+	"DataStatus\x12\x12\n" +
+	"\x04pass\x18\x01 \x01(\x04R\x04pass\x12\x18\n" +
+	"\asamples\x18\x02 \x01(\x04R\asamples\x12\x1a\n" +
+	"\bconsumed\x18\x03 \x01(\x04R\bconsumed\x12\x16\n" +
+	"\x06leased\x18\x04 \x01(\x04R\x06leased\"\xcc\x02\n" +
 	"\vRoundStatus\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12&\n" +
@@ -2030,7 +2501,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\tVoidRound\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xfe\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xc8\x04\n" +
 	"\n" +
 	"SiteStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -2047,7 +2518,9 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\asamples\x18\n" +
 	" \x01(\x04R\asamples\x12)\n" +
 	"\x10training_seconds\x18\v \x01(\x01R\x0ftrainingSeconds\x12=\n" +
-	"\x06ledger\x18\f \x01(\v2%.girassol.coordinator.v1.LedgerStatusR\x06ledger\"\xd6\x04\n" +
+	"\x06ledger\x18\f \x01(\v2%.girassol.coordinator.v1.LedgerStatusR\x06ledger\x121\n" +
+	"\x12first_step_seconds\x18\r \x01(\x01H\x00R\x10firstStepSeconds\x88\x01\x01B\x15\n" +
+	"\x13_first_step_seconds\"\xdc\x06\n" +
 	"\fMemberStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
@@ -2067,16 +2540,25 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"bytes_down\x18\x0f \x01(\x04R\tbytesDown\x12=\n" +
 	"\bhardware\x18\x10 \x01(\v2!.girassol.coordinator.v1.HardwareR\bhardware\x12#\n" +
-	"\ragent_version\x18\x11 \x01(\tR\fagentVersionB\a\n" +
+	"\ragent_version\x18\x11 \x01(\tR\fagentVersion\x127\n" +
+	"\x06energy\x18\x12 \x01(\v2\x1f.girassol.coordinator.v1.EnergyR\x06energy\x12L\n" +
+	"\atrainer\x18\x13 \x03(\v22.girassol.coordinator.v1.MemberStatus.TrainerEntryR\atrainer\x12A\n" +
+	"\n" +
+	"warm_start\x18\x14 \x01(\v2\".girassol.coordinator.v1.WarmStartR\twarmStart\x1a:\n" +
+	"\fTrainerEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
 	"\x05_lossB\x0f\n" +
-	"\r_step_seconds\"\xef\x01\n" +
+	"\r_step_seconds\"\xb2\x02\n" +
 	"\fLedgerStatus\x12\x1d\n" +
 	"\n" +
 	"energy_kwh\x18\x01 \x01(\x01R\tenergyKwh\x12,\n" +
 	"\x0fmarginal_kgco2e\x18\x02 \x01(\x01H\x00R\x0emarginalKgco2e\x88\x01\x01\x12*\n" +
 	"\x0eaverage_kgco2e\x18\x03 \x01(\x01H\x01R\raverageKgco2e\x88\x01\x01\x12#\n" +
 	"\renergy_source\x18\x04 \x01(\tR\fenergySource\x12\x1a\n" +
-	"\bcoverage\x18\x05 \x01(\x01R\bcoverageB\x12\n" +
+	"\bcoverage\x18\x05 \x01(\x01R\bcoverage\x12\x18\n" +
+	"\ametered\x18\x06 \x01(\x01R\ametered\x12'\n" +
+	"\x0funcertainty_kwh\x18\a \x01(\x01R\x0euncertaintyKwhB\x12\n" +
 	"\x10_marginal_kgco2eB\x11\n" +
 	"\x0f_average_kgco2e\"v\n" +
 	"\fEventsStatus\x12\x14\n" +
@@ -2089,7 +2571,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x16MEMBERSHIP_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MEMBERSHIP_ADMIT\x10\x01\x12\x14\n" +
 	"\x10MEMBERSHIP_DRAIN\x10\x02\x12\x16\n" +
-	"\x12MEMBERSHIP_EXCLUDE\x10\x032\xf7\x06\n" +
+	"\x12MEMBERSHIP_EXCLUDE\x10\x032\xd8\a\n" +
 	"\x05Admin\x12[\n" +
 	"\x06Status\x12&.girassol.coordinator.v1.StatusRequest\x1a).girassol.coordinator.v1.FederationStatus\x12[\n" +
 	"\x05Watch\x12%.girassol.coordinator.v1.WatchRequest\x1a).girassol.coordinator.v1.FederationStatus0\x01\x12n\n" +
@@ -2098,7 +2580,8 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x06Resume\x12&.girassol.coordinator.v1.ResumeRequest\x1a'.girassol.coordinator.v1.ResumeResponse\x12\\\n" +
 	"\aExplain\x12'.girassol.coordinator.v1.ExplainRequest\x1a(.girassol.coordinator.v1.ExplainResponse\x12h\n" +
 	"\vSetOverride\x12+.girassol.coordinator.v1.SetOverrideRequest\x1a,.girassol.coordinator.v1.SetOverrideResponse\x12n\n" +
-	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponse\x12Y\n" +
+	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponse\x12_\n" +
+	"\bRollback\x12(.girassol.coordinator.v1.RollbackRequest\x1a).girassol.coordinator.v1.RollbackResponse\x12Y\n" +
 	"\x06Report\x12&.girassol.coordinator.v1.ReportRequest\x1a'.girassol.coordinator.v1.ReportResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
@@ -2114,7 +2597,7 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
 	(*ExplainRequest)(nil),        // 1: girassol.coordinator.v1.ExplainRequest
@@ -2124,72 +2607,88 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*SetOverrideResponse)(nil),   // 5: girassol.coordinator.v1.SetOverrideResponse
 	(*ClearOverrideRequest)(nil),  // 6: girassol.coordinator.v1.ClearOverrideRequest
 	(*ClearOverrideResponse)(nil), // 7: girassol.coordinator.v1.ClearOverrideResponse
-	(*ReportRequest)(nil),         // 8: girassol.coordinator.v1.ReportRequest
-	(*ReportResponse)(nil),        // 9: girassol.coordinator.v1.ReportResponse
-	(*StatusRequest)(nil),         // 10: girassol.coordinator.v1.StatusRequest
-	(*WatchRequest)(nil),          // 11: girassol.coordinator.v1.WatchRequest
-	(*SetMembershipRequest)(nil),  // 12: girassol.coordinator.v1.SetMembershipRequest
-	(*SetMembershipResponse)(nil), // 13: girassol.coordinator.v1.SetMembershipResponse
-	(*Signal)(nil),                // 14: girassol.coordinator.v1.Signal
-	(*Intensity)(nil),             // 15: girassol.coordinator.v1.Intensity
-	(*PauseRequest)(nil),          // 16: girassol.coordinator.v1.PauseRequest
-	(*PauseResponse)(nil),         // 17: girassol.coordinator.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 18: girassol.coordinator.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 19: girassol.coordinator.v1.ResumeResponse
-	(*FederationStatus)(nil),      // 20: girassol.coordinator.v1.FederationStatus
-	(*RoundStatus)(nil),           // 21: girassol.coordinator.v1.RoundStatus
-	(*VoidRound)(nil),             // 22: girassol.coordinator.v1.VoidRound
-	(*SiteStatus)(nil),            // 23: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 24: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 25: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 26: girassol.coordinator.v1.EventsStatus
-	(*Algorithm)(nil),             // 27: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 28: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 29: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 30: girassol.coordinator.v1.Hardware
+	(*RollbackRequest)(nil),       // 8: girassol.coordinator.v1.RollbackRequest
+	(*RollbackResponse)(nil),      // 9: girassol.coordinator.v1.RollbackResponse
+	(*ReportRequest)(nil),         // 10: girassol.coordinator.v1.ReportRequest
+	(*ReportResponse)(nil),        // 11: girassol.coordinator.v1.ReportResponse
+	(*StatusRequest)(nil),         // 12: girassol.coordinator.v1.StatusRequest
+	(*WatchRequest)(nil),          // 13: girassol.coordinator.v1.WatchRequest
+	(*SetMembershipRequest)(nil),  // 14: girassol.coordinator.v1.SetMembershipRequest
+	(*SetMembershipResponse)(nil), // 15: girassol.coordinator.v1.SetMembershipResponse
+	(*Signal)(nil),                // 16: girassol.coordinator.v1.Signal
+	(*Intensity)(nil),             // 17: girassol.coordinator.v1.Intensity
+	(*PauseRequest)(nil),          // 18: girassol.coordinator.v1.PauseRequest
+	(*PauseResponse)(nil),         // 19: girassol.coordinator.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 20: girassol.coordinator.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 21: girassol.coordinator.v1.ResumeResponse
+	(*FederationStatus)(nil),      // 22: girassol.coordinator.v1.FederationStatus
+	(*RollbackStatus)(nil),        // 23: girassol.coordinator.v1.RollbackStatus
+	(*GateStatus)(nil),            // 24: girassol.coordinator.v1.GateStatus
+	(*DataStatus)(nil),            // 25: girassol.coordinator.v1.DataStatus
+	(*RoundStatus)(nil),           // 26: girassol.coordinator.v1.RoundStatus
+	(*VoidRound)(nil),             // 27: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),            // 28: girassol.coordinator.v1.SiteStatus
+	(*MemberStatus)(nil),          // 29: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),          // 30: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),          // 31: girassol.coordinator.v1.EventsStatus
+	nil,                           // 32: girassol.coordinator.v1.MemberStatus.TrainerEntry
+	(*Algorithm)(nil),             // 33: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),            // 34: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),              // 35: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),              // 36: girassol.coordinator.v1.Hardware
+	(*Energy)(nil),                // 37: girassol.coordinator.v1.Energy
+	(*WarmStart)(nil),             // 38: girassol.coordinator.v1.WarmStart
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	3,  // 0: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
 	0,  // 1: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
-	14, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
+	16, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
 	0,  // 3: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	15, // 4: girassol.coordinator.v1.Signal.marginal:type_name -> girassol.coordinator.v1.Intensity
-	15, // 5: girassol.coordinator.v1.Signal.average:type_name -> girassol.coordinator.v1.Intensity
-	27, // 6: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	21, // 7: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	23, // 8: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	28, // 9: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	26, // 10: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	22, // 11: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
-	0,  // 12: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	14, // 13: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	24, // 14: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	25, // 15: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	29, // 16: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	30, // 17: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	10, // 18: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	11, // 19: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	12, // 20: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	16, // 21: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	18, // 22: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	1,  // 23: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
-	4,  // 24: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
-	6,  // 25: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
-	8,  // 26: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
-	20, // 27: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	20, // 28: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	13, // 29: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	17, // 30: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	19, // 31: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	2,  // 32: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
-	5,  // 33: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
-	7,  // 34: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
-	9,  // 35: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
-	27, // [27:36] is the sub-list for method output_type
-	18, // [18:27] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	17, // 4: girassol.coordinator.v1.Signal.marginal:type_name -> girassol.coordinator.v1.Intensity
+	17, // 5: girassol.coordinator.v1.Signal.average:type_name -> girassol.coordinator.v1.Intensity
+	33, // 6: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	26, // 7: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	28, // 8: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	34, // 9: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	31, // 10: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	23, // 11: girassol.coordinator.v1.FederationStatus.last_rollback:type_name -> girassol.coordinator.v1.RollbackStatus
+	24, // 12: girassol.coordinator.v1.FederationStatus.gate:type_name -> girassol.coordinator.v1.GateStatus
+	25, // 13: girassol.coordinator.v1.FederationStatus.data:type_name -> girassol.coordinator.v1.DataStatus
+	27, // 14: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	0,  // 15: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	16, // 16: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	29, // 17: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	30, // 18: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	35, // 19: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	36, // 20: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	37, // 21: girassol.coordinator.v1.MemberStatus.energy:type_name -> girassol.coordinator.v1.Energy
+	32, // 22: girassol.coordinator.v1.MemberStatus.trainer:type_name -> girassol.coordinator.v1.MemberStatus.TrainerEntry
+	38, // 23: girassol.coordinator.v1.MemberStatus.warm_start:type_name -> girassol.coordinator.v1.WarmStart
+	12, // 24: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	13, // 25: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	14, // 26: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	18, // 27: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	20, // 28: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	1,  // 29: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
+	4,  // 30: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
+	6,  // 31: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
+	8,  // 32: girassol.coordinator.v1.Admin.Rollback:input_type -> girassol.coordinator.v1.RollbackRequest
+	10, // 33: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
+	22, // 34: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	22, // 35: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	15, // 36: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	19, // 37: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	21, // 38: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	2,  // 39: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
+	5,  // 40: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
+	7,  // 41: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
+	9,  // 42: girassol.coordinator.v1.Admin.Rollback:output_type -> girassol.coordinator.v1.RollbackResponse
+	11, // 43: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }
@@ -2198,17 +2697,20 @@ func file_coordinator_v1_admin_proto_init() {
 		return
 	}
 	file_coordinator_v1_fleet_proto_init()
-	file_coordinator_v1_admin_proto_msgTypes[13].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[7].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[21].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[23].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[24].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[27].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[28].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	Admin_Explain_FullMethodName       = "/girassol.coordinator.v1.Admin/Explain"
 	Admin_SetOverride_FullMethodName   = "/girassol.coordinator.v1.Admin/SetOverride"
 	Admin_ClearOverride_FullMethodName = "/girassol.coordinator.v1.Admin/ClearOverride"
+	Admin_Rollback_FullMethodName      = "/girassol.coordinator.v1.Admin/Rollback"
 	Admin_Report_FullMethodName        = "/girassol.coordinator.v1.Admin/Report"
 )
 
@@ -59,6 +60,10 @@ type AdminClient interface {
 	SetOverride(ctx context.Context, in *SetOverrideRequest, opts ...grpc.CallOption) (*SetOverrideResponse, error)
 	// ClearOverride lets the window decide again.
 	ClearOverride(ctx context.Context, in *ClearOverrideRequest, opts ...grpc.CallOption) (*ClearOverrideResponse, error)
+	// Rollback makes the state of an older version the newest one, under a new
+	// version number. The round at work is void. FAILED_PRECONDITION with the
+	// versions that can be had when the wanted one is not kept.
+	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 }
@@ -160,6 +165,16 @@ func (c *adminClient) ClearOverride(ctx context.Context, in *ClearOverrideReques
 	return out, nil
 }
 
+func (c *adminClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackResponse)
+	err := c.cc.Invoke(ctx, Admin_Rollback_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportResponse)
@@ -196,6 +211,10 @@ type AdminServer interface {
 	SetOverride(context.Context, *SetOverrideRequest) (*SetOverrideResponse, error)
 	// ClearOverride lets the window decide again.
 	ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error)
+	// Rollback makes the state of an older version the newest one, under a new
+	// version number. The round at work is void. FAILED_PRECONDITION with the
+	// versions that can be had when the wanted one is not kept.
+	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	mustEmbedUnimplementedAdminServer()
@@ -231,6 +250,9 @@ func (UnimplementedAdminServer) SetOverride(context.Context, *SetOverrideRequest
 }
 func (UnimplementedAdminServer) ClearOverride(context.Context, *ClearOverrideRequest) (*ClearOverrideResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClearOverride not implemented")
+}
+func (UnimplementedAdminServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
 }
 func (UnimplementedAdminServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
@@ -393,6 +415,24 @@ func _Admin_ClearOverride_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Rollback(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Rollback_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Rollback(ctx, req.(*RollbackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportRequest)
 	if err := dec(in); err != nil {
@@ -445,6 +485,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ClearOverride",
 			Handler:    _Admin_ClearOverride_Handler,
+		},
+		{
+			MethodName: "Rollback",
+			Handler:    _Admin_Rollback_Handler,
 		},
 		{
 			MethodName: "Report",

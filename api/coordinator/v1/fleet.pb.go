@@ -141,7 +141,7 @@ func (x PullRequest_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PullRequest_Kind.Descriptor instead.
 func (PullRequest_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{16, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type PushHeader_Kind int32
@@ -191,7 +191,7 @@ func (x PushHeader_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushHeader_Kind.Descriptor instead.
 func (PushHeader_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{20, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type PushResult_Status int32
@@ -246,7 +246,7 @@ func (x PushResult_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushResult_Status.Descriptor instead.
 func (PushResult_Status) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{25, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{28, 0}
 }
 
 type SessionRequest struct {
@@ -641,10 +641,16 @@ func (x *Hello) GetSentUnixMs() int64 {
 type Hardware struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "nvidia", "amd" or "cpu".
-	Vendor        string   `protobuf:"bytes,1,opt,name=vendor,proto3" json:"vendor,omitempty"`
-	Devices       []string `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
-	Cpus          uint32   `protobuf:"varint,3,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	MemoryBytes   uint64   `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Vendor      string   `protobuf:"bytes,1,opt,name=vendor,proto3" json:"vendor,omitempty"`
+	Devices     []string `protobuf:"bytes,2,rep,name=devices,proto3" json:"devices,omitempty"`
+	Cpus        uint32   `protobuf:"varint,3,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	MemoryBytes uint64   `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Versions of the GPUs' driver and of its runtime, such as "570.86.15" and
+	// "CUDA 12.8"; empty when not known.
+	Driver  string `protobuf:"bytes,5,opt,name=driver,proto3" json:"driver,omitempty"`
+	Runtime string `protobuf:"bytes,6,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	// What is wrong with the machine, each with the way out; at most 16.
+	Problems      []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -705,6 +711,27 @@ func (x *Hardware) GetMemoryBytes() uint64 {
 		return x.MemoryBytes
 	}
 	return 0
+}
+
+func (x *Hardware) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Hardware) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *Hardware) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
 }
 
 type Welcome struct {
@@ -865,8 +892,14 @@ type Heartbeat struct {
 	TrainingSeconds float64 `protobuf:"fixed64,10,opt,name=training_seconds,json=trainingSeconds,proto3" json:"training_seconds,omitempty"`
 	BytesSent       uint64  `protobuf:"varint,11,opt,name=bytes_sent,json=bytesSent,proto3" json:"bytes_sent,omitempty"`
 	BytesReceived   uint64  `protobuf:"varint,12,opt,name=bytes_received,json=bytesReceived,proto3" json:"bytes_received,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Measured energy; unset where nothing is measured.
+	Energy *Energy `protobuf:"bytes,13,opt,name=energy,proto3,oneof" json:"energy,omitempty"`
+	// How the trainer works, in its own words ("precision": "bf16"); at most 16.
+	Trainer map[string]string `protobuf:"bytes,14,rep,name=trainer,proto3" json:"trainer,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// How the newest start went; unset before the first step.
+	WarmStart     *WarmStart `protobuf:"bytes,15,opt,name=warm_start,json=warmStart,proto3,oneof" json:"warm_start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
@@ -983,6 +1016,211 @@ func (x *Heartbeat) GetBytesReceived() uint64 {
 	return 0
 }
 
+func (x *Heartbeat) GetEnergy() *Energy {
+	if x != nil {
+		return x.Energy
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetTrainer() map[string]string {
+	if x != nil {
+		return x.Trainer
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetWarmStart() *WarmStart {
+	if x != nil {
+		return x.WarmStart
+	}
+	return nil
+}
+
+// Energy of a member's machine since its agent started, without gaps: what a
+// counter went on counting while nobody read it is in it.
+type Energy struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Joules float64                `protobuf:"fixed64,1,opt,name=joules,proto3" json:"joules,omitempty"`
+	// The true value is within joules +- uncertainty_joules.
+	UncertaintyJoules float64 `protobuf:"fixed64,2,opt,name=uncertainty_joules,json=uncertaintyJoules,proto3" json:"uncertainty_joules,omitempty"`
+	// "nvml", "amdgpu", "rapl", "model", joined by "+" where parts differ.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// The part of it that was metered rather than modelled.
+	MeteredJoules float64 `protobuf:"fixed64,4,opt,name=metered_joules,json=meteredJoules,proto3" json:"metered_joules,omitempty"`
+	// Agent process: a number drawn at its start, so that a restart is not taken for
+	// a counter that fell.
+	Boot          uint64 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Energy) Reset() {
+	*x = Energy{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Energy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Energy) ProtoMessage() {}
+
+func (x *Energy) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Energy.ProtoReflect.Descriptor instead.
+func (*Energy) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Energy) GetJoules() float64 {
+	if x != nil {
+		return x.Joules
+	}
+	return 0
+}
+
+func (x *Energy) GetUncertaintyJoules() float64 {
+	if x != nil {
+		return x.UncertaintyJoules
+	}
+	return 0
+}
+
+func (x *Energy) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Energy) GetMeteredJoules() float64 {
+	if x != nil {
+		return x.MeteredJoules
+	}
+	return 0
+}
+
+func (x *Energy) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+// WarmStart is how a member came from its session's begin to its first step.
+type WarmStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From the agent's start to its first session; 0 for a later session of the
+	// same process.
+	ProcessSeconds float64 `protobuf:"fixed64,1,opt,name=process_seconds,json=processSeconds,proto3" json:"process_seconds,omitempty"`
+	// Reading the replica from disk and downloading.
+	PullSeconds float64 `protobuf:"fixed64,2,opt,name=pull_seconds,json=pullSeconds,proto3" json:"pull_seconds,omitempty"`
+	// From the task's hand-over to the trainer to the first step that it reports.
+	LoadSeconds float64 `protobuf:"fixed64,3,opt,name=load_seconds,json=loadSeconds,proto3" json:"load_seconds,omitempty"`
+	// From the agent's start, or from the admission if that was later, to the first
+	// step: more than the sum by what was waited for a grant.
+	FirstStepSeconds float64 `protobuf:"fixed64,4,opt,name=first_step_seconds,json=firstStepSeconds,proto3" json:"first_step_seconds,omitempty"`
+	// Bytes downloaded, and of them deltas.
+	PulledBytes uint64 `protobuf:"varint,5,opt,name=pulled_bytes,json=pulledBytes,proto3" json:"pulled_bytes,omitempty"`
+	DeltaBytes  uint64 `protobuf:"varint,6,opt,name=delta_bytes,json=deltaBytes,proto3" json:"delta_bytes,omitempty"`
+	// The replica was on disk.
+	FromDisk      bool `protobuf:"varint,7,opt,name=from_disk,json=fromDisk,proto3" json:"from_disk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WarmStart) Reset() {
+	*x = WarmStart{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WarmStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WarmStart) ProtoMessage() {}
+
+func (x *WarmStart) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WarmStart.ProtoReflect.Descriptor instead.
+func (*WarmStart) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WarmStart) GetProcessSeconds() float64 {
+	if x != nil {
+		return x.ProcessSeconds
+	}
+	return 0
+}
+
+func (x *WarmStart) GetPullSeconds() float64 {
+	if x != nil {
+		return x.PullSeconds
+	}
+	return 0
+}
+
+func (x *WarmStart) GetLoadSeconds() float64 {
+	if x != nil {
+		return x.LoadSeconds
+	}
+	return 0
+}
+
+func (x *WarmStart) GetFirstStepSeconds() float64 {
+	if x != nil {
+		return x.FirstStepSeconds
+	}
+	return 0
+}
+
+func (x *WarmStart) GetPulledBytes() uint64 {
+	if x != nil {
+		return x.PulledBytes
+	}
+	return 0
+}
+
+func (x *WarmStart) GetDeltaBytes() uint64 {
+	if x != nil {
+		return x.DeltaBytes
+	}
+	return 0
+}
+
+func (x *WarmStart) GetFromDisk() bool {
+	if x != nil {
+		return x.FromDisk
+	}
+	return false
+}
+
 type HeartbeatReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -993,7 +1231,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1243,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1256,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HeartbeatReply) GetSequence() uint64 {
@@ -1047,7 +1285,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1297,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1310,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Leave) GetReason() string {
@@ -1116,14 +1354,17 @@ type Grant struct {
 	// Evaluate the base model on held-out data before training.
 	Evaluate bool `protobuf:"varint,13,opt,name=evaluate,proto3" json:"evaluate,omitempty"`
 	// Passed to the trainer as it is.
-	Config        map[string]string `protobuf:"bytes,14,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Config map[string]string `protobuf:"bytes,14,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Samples of the corpus that this member may use in this round, ascending and
+	// apart; empty where the federation keeps no data ledger.
+	Data          []*DataRange `protobuf:"bytes,15,rep,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1376,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1389,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Grant) GetRound() uint64 {
@@ -1249,6 +1490,75 @@ func (x *Grant) GetConfig() map[string]string {
 	return nil
 }
 
+func (x *Grant) GetData() []*DataRange {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// DataRange is the samples [begin, end) of one pass over the corpus, which counts
+// from 0.
+type DataRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Begin         uint64                 `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	Pass          uint64                 `protobuf:"varint,3,opt,name=pass,proto3" json:"pass,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataRange) Reset() {
+	*x = DataRange{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataRange) ProtoMessage() {}
+
+func (x *DataRange) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataRange.ProtoReflect.Descriptor instead.
+func (*DataRange) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DataRange) GetBegin() uint64 {
+	if x != nil {
+		return x.Begin
+	}
+	return 0
+}
+
+func (x *DataRange) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *DataRange) GetPass() uint64 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
 // Algorithm is everything that both ends must know to encode, decode and step.
 type Algorithm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1264,7 +1574,7 @@ type Algorithm struct {
 
 func (x *Algorithm) Reset() {
 	*x = Algorithm{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1586,7 @@ func (x *Algorithm) String() string {
 func (*Algorithm) ProtoMessage() {}
 
 func (x *Algorithm) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1599,7 @@ func (x *Algorithm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Algorithm.ProtoReflect.Descriptor instead.
 func (*Algorithm) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Algorithm) GetStrategy() string {
@@ -1342,7 +1652,7 @@ type Encoding struct {
 
 func (x *Encoding) Reset() {
 	*x = Encoding{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1664,7 @@ func (x *Encoding) String() string {
 func (*Encoding) ProtoMessage() {}
 
 func (x *Encoding) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1677,7 @@ func (x *Encoding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Encoding.ProtoReflect.Descriptor instead.
 func (*Encoding) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Encoding) GetTransform() string {
@@ -1403,7 +1713,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1725,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1738,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Stop) GetRound() uint64 {
@@ -1463,7 +1773,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1785,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1798,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Drain) GetDeadlineInMs() int64 {
@@ -1527,7 +1837,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1849,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1862,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Committed) GetRound() uint64 {
@@ -1610,7 +1920,7 @@ type Shutdown struct {
 
 func (x *Shutdown) Reset() {
 	*x = Shutdown{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1932,7 @@ func (x *Shutdown) String() string {
 func (*Shutdown) ProtoMessage() {}
 
 func (x *Shutdown) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1945,7 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Shutdown) GetReason() string {
@@ -1664,7 +1974,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1986,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1999,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PullRequest) GetSessionToken() string {
@@ -1734,7 +2044,7 @@ type PullResponse struct {
 
 func (x *PullResponse) Reset() {
 	*x = PullResponse{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +2056,7 @@ func (x *PullResponse) String() string {
 func (*PullResponse) ProtoMessage() {}
 
 func (x *PullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +2069,7 @@ func (x *PullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullResponse.ProtoReflect.Descriptor instead.
 func (*PullResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PullResponse) GetHeader() *PullHeader {
@@ -1809,7 +2119,7 @@ type PullHeader struct {
 
 func (x *PullHeader) Reset() {
 	*x = PullHeader{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2131,7 @@ func (x *PullHeader) String() string {
 func (*PullHeader) ProtoMessage() {}
 
 func (x *PullHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2144,7 @@ func (x *PullHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullHeader.ProtoReflect.Descriptor instead.
 func (*PullHeader) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PullHeader) GetVersion() uint64 {
@@ -1892,7 +2202,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2214,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2227,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PushRequest) GetHeader() *PushHeader {
@@ -1975,15 +2285,18 @@ type PushHeader struct {
 	// not send; unset when there is none.
 	Agreement *float64 `protobuf:"fixed64,17,opt,name=agreement,proto3,oneof" json:"agreement,omitempty"`
 	// Held-out result of the base version, when the grant asked for it.
-	Evaluation    *Evaluation        `protobuf:"bytes,18,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
-	Metrics       map[string]float64 `protobuf:"bytes,19,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Evaluation *Evaluation        `protobuf:"bytes,18,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
+	Metrics    map[string]float64 `protobuf:"bytes,19,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// Samples of the grant's data that the update used, ascending and apart; they
+	// are consumed when the update is merged. The rest goes back.
+	Consumed      []*DataRange `protobuf:"bytes,20,rep,name=consumed,proto3" json:"consumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PushHeader) Reset() {
 	*x = PushHeader{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2308,7 @@ func (x *PushHeader) String() string {
 func (*PushHeader) ProtoMessage() {}
 
 func (x *PushHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2321,7 @@ func (x *PushHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushHeader.ProtoReflect.Descriptor instead.
 func (*PushHeader) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PushHeader) GetSessionToken() string {
@@ -2144,6 +2457,13 @@ func (x *PushHeader) GetMetrics() map[string]float64 {
 	return nil
 }
 
+func (x *PushHeader) GetConsumed() []*DataRange {
+	if x != nil {
+		return x.Consumed
+	}
+	return nil
+}
+
 // TensorSection places one tensor inside a payload.
 type TensorSection struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2158,7 +2478,7 @@ type TensorSection struct {
 
 func (x *TensorSection) Reset() {
 	*x = TensorSection{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2490,7 @@ func (x *TensorSection) String() string {
 func (*TensorSection) ProtoMessage() {}
 
 func (x *TensorSection) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2503,7 @@ func (x *TensorSection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TensorSection.ProtoReflect.Descriptor instead.
 func (*TensorSection) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TensorSection) GetName() string {
@@ -2234,7 +2554,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2566,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2579,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Evaluation) GetVersion() uint64 {
@@ -2303,7 +2623,7 @@ type PushResponse struct {
 
 func (x *PushResponse) Reset() {
 	*x = PushResponse{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2635,7 @@ func (x *PushResponse) String() string {
 func (*PushResponse) ProtoMessage() {}
 
 func (x *PushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2648,7 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
 func (*PushResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PushResponse) GetMessage() isPushResponse_Message {
@@ -2381,7 +2701,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2713,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2726,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{24}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Resume) GetOffset() uint64 {
@@ -2427,7 +2747,7 @@ type PushResult struct {
 
 func (x *PushResult) Reset() {
 	*x = PushResult{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2759,7 @@ func (x *PushResult) String() string {
 func (*PushResult) ProtoMessage() {}
 
 func (x *PushResult) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2772,7 @@ func (x *PushResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResult.ProtoReflect.Descriptor instead.
 func (*PushResult) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{25}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PushResult) GetStatus() PushResult_Status {
@@ -2509,12 +2829,15 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\fmodel_digest\x18\b \x01(\fR\vmodelDigest\x12 \n" +
 	"\fsent_unix_ms\x18\t \x01(\x03R\n" +
 	"sentUnixMsB\x10\n" +
-	"\x0e_model_version\"s\n" +
+	"\x0e_model_version\"\xc1\x01\n" +
 	"\bHardware\x12\x16\n" +
 	"\x06vendor\x18\x01 \x01(\tR\x06vendor\x12\x18\n" +
 	"\adevices\x18\x02 \x03(\tR\adevices\x12\x12\n" +
 	"\x04cpus\x18\x03 \x01(\rR\x04cpus\x12!\n" +
-	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\"\xe3\x02\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x16\n" +
+	"\x06driver\x18\x05 \x01(\tR\x06driver\x12\x18\n" +
+	"\aruntime\x18\x06 \x01(\tR\aruntime\x12\x1a\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems\"\xe3\x02\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12#\n" +
 	"\rsession_token\x18\x02 \x01(\tR\fsessionToken\x122\n" +
@@ -2525,7 +2848,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x0eserver_unix_ms\x18\a \x01(\x03R\fserverUnixMs\x12@\n" +
 	"\talgorithm\x18\b \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithmB\x10\n" +
 	"\x0e_model_version\"\r\n" +
-	"\vSeedRequest\"\xb2\x03\n" +
+	"\vSeedRequest\"\xd9\x05\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12:\n" +
 	"\x05state\x18\x02 \x01(\x0e2$.girassol.coordinator.v1.MemberStateR\x05state\x12\x16\n" +
@@ -2540,15 +2863,39 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	" \x01(\x01R\x0ftrainingSeconds\x12\x1d\n" +
 	"\n" +
 	"bytes_sent\x18\v \x01(\x04R\tbytesSent\x12%\n" +
-	"\x0ebytes_received\x18\f \x01(\x04R\rbytesReceivedB\a\n" +
+	"\x0ebytes_received\x18\f \x01(\x04R\rbytesReceived\x12<\n" +
+	"\x06energy\x18\r \x01(\v2\x1f.girassol.coordinator.v1.EnergyH\x02R\x06energy\x88\x01\x01\x12I\n" +
+	"\atrainer\x18\x0e \x03(\v2/.girassol.coordinator.v1.Heartbeat.TrainerEntryR\atrainer\x12F\n" +
+	"\n" +
+	"warm_start\x18\x0f \x01(\v2\".girassol.coordinator.v1.WarmStartH\x03R\twarmStart\x88\x01\x01\x1a:\n" +
+	"\fTrainerEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
 	"\x05_lossB\x0f\n" +
-	"\r_step_seconds\"R\n" +
+	"\r_step_secondsB\t\n" +
+	"\a_energyB\r\n" +
+	"\v_warm_start\"\xa2\x01\n" +
+	"\x06Energy\x12\x16\n" +
+	"\x06joules\x18\x01 \x01(\x01R\x06joules\x12-\n" +
+	"\x12uncertainty_joules\x18\x02 \x01(\x01R\x11uncertaintyJoules\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12%\n" +
+	"\x0emetered_joules\x18\x04 \x01(\x01R\rmeteredJoules\x12\x12\n" +
+	"\x04boot\x18\x05 \x01(\x04R\x04boot\"\x89\x02\n" +
+	"\tWarmStart\x12'\n" +
+	"\x0fprocess_seconds\x18\x01 \x01(\x01R\x0eprocessSeconds\x12!\n" +
+	"\fpull_seconds\x18\x02 \x01(\x01R\vpullSeconds\x12!\n" +
+	"\fload_seconds\x18\x03 \x01(\x01R\vloadSeconds\x12,\n" +
+	"\x12first_step_seconds\x18\x04 \x01(\x01R\x10firstStepSeconds\x12!\n" +
+	"\fpulled_bytes\x18\x05 \x01(\x04R\vpulledBytes\x12\x1f\n" +
+	"\vdelta_bytes\x18\x06 \x01(\x04R\n" +
+	"deltaBytes\x12\x1b\n" +
+	"\tfrom_disk\x18\a \x01(\bR\bfromDisk\"R\n" +
 	"\x0eHeartbeatReply\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12$\n" +
 	"\x0eserver_unix_ms\x18\x02 \x01(\x03R\fserverUnixMs\":\n" +
 	"\x05Leave\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x19\n" +
-	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"\xce\x04\n" +
+	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\"\x86\x05\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12!\n" +
@@ -2566,12 +2913,17 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x05alone\x18\v \x01(\bR\x05alone\x12+\n" +
 	"\x11committed_samples\x18\f \x01(\x04R\x10committedSamples\x12\x1a\n" +
 	"\bevaluate\x18\r \x01(\bR\bevaluate\x12B\n" +
-	"\x06config\x18\x0e \x03(\v2*.girassol.coordinator.v1.Grant.ConfigEntryR\x06config\x1a9\n" +
+	"\x06config\x18\x0e \x03(\v2*.girassol.coordinator.v1.Grant.ConfigEntryR\x06config\x126\n" +
+	"\x04data\x18\x0f \x03(\v2\".girassol.coordinator.v1.DataRangeR\x04data\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
 	"\n" +
-	"_agreement\"\xf8\x01\n" +
+	"_agreement\"G\n" +
+	"\tDataRange\x12\x14\n" +
+	"\x05begin\x18\x01 \x01(\x04R\x05begin\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x04R\x03end\x12\x12\n" +
+	"\x04pass\x18\x03 \x01(\x04R\x04pass\"\xf8\x01\n" +
 	"\tAlgorithm\x12\x1a\n" +
 	"\bstrategy\x18\x01 \x01(\tR\bstrategy\x12.\n" +
 	"\x13outer_learning_rate\x18\x02 \x01(\x01R\x11outerLearningRate\x12%\n" +
@@ -2628,7 +2980,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PushHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\x82\a\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xc2\a\n" +
 	"\n" +
 	"PushHeader\x12#\n" +
 	"\rsession_token\x18\x01 \x01(\tR\fsessionToken\x12\x14\n" +
@@ -2652,7 +3004,8 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"evaluation\x18\x12 \x01(\v2#.girassol.coordinator.v1.EvaluationR\n" +
 	"evaluation\x12J\n" +
-	"\ametrics\x18\x13 \x03(\v20.girassol.coordinator.v1.PushHeader.MetricsEntryR\ametrics\x1a:\n" +
+	"\ametrics\x18\x13 \x03(\v20.girassol.coordinator.v1.PushHeader.MetricsEntryR\ametrics\x12>\n" +
+	"\bconsumed\x18\x14 \x03(\v2\".girassol.coordinator.v1.DataRangeR\bconsumed\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"<\n" +
@@ -2721,7 +3074,7 @@ func file_coordinator_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_coordinator_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_coordinator_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_coordinator_v1_fleet_proto_goTypes = []any{
 	(MemberState)(0),        // 0: girassol.coordinator.v1.MemberState
 	(PullRequest_Kind)(0),   // 1: girassol.coordinator.v1.PullRequest.Kind
@@ -2734,71 +3087,80 @@ var file_coordinator_v1_fleet_proto_goTypes = []any{
 	(*Welcome)(nil),         // 8: girassol.coordinator.v1.Welcome
 	(*SeedRequest)(nil),     // 9: girassol.coordinator.v1.SeedRequest
 	(*Heartbeat)(nil),       // 10: girassol.coordinator.v1.Heartbeat
-	(*HeartbeatReply)(nil),  // 11: girassol.coordinator.v1.HeartbeatReply
-	(*Leave)(nil),           // 12: girassol.coordinator.v1.Leave
-	(*Grant)(nil),           // 13: girassol.coordinator.v1.Grant
-	(*Algorithm)(nil),       // 14: girassol.coordinator.v1.Algorithm
-	(*Encoding)(nil),        // 15: girassol.coordinator.v1.Encoding
-	(*Stop)(nil),            // 16: girassol.coordinator.v1.Stop
-	(*Drain)(nil),           // 17: girassol.coordinator.v1.Drain
-	(*Committed)(nil),       // 18: girassol.coordinator.v1.Committed
-	(*Shutdown)(nil),        // 19: girassol.coordinator.v1.Shutdown
-	(*PullRequest)(nil),     // 20: girassol.coordinator.v1.PullRequest
-	(*PullResponse)(nil),    // 21: girassol.coordinator.v1.PullResponse
-	(*PullHeader)(nil),      // 22: girassol.coordinator.v1.PullHeader
-	(*PushRequest)(nil),     // 23: girassol.coordinator.v1.PushRequest
-	(*PushHeader)(nil),      // 24: girassol.coordinator.v1.PushHeader
-	(*TensorSection)(nil),   // 25: girassol.coordinator.v1.TensorSection
-	(*Evaluation)(nil),      // 26: girassol.coordinator.v1.Evaluation
-	(*PushResponse)(nil),    // 27: girassol.coordinator.v1.PushResponse
-	(*Resume)(nil),          // 28: girassol.coordinator.v1.Resume
-	(*PushResult)(nil),      // 29: girassol.coordinator.v1.PushResult
-	nil,                     // 30: girassol.coordinator.v1.Grant.ConfigEntry
-	nil,                     // 31: girassol.coordinator.v1.PushHeader.MetricsEntry
-	nil,                     // 32: girassol.coordinator.v1.Evaluation.MetricsEntry
+	(*Energy)(nil),          // 11: girassol.coordinator.v1.Energy
+	(*WarmStart)(nil),       // 12: girassol.coordinator.v1.WarmStart
+	(*HeartbeatReply)(nil),  // 13: girassol.coordinator.v1.HeartbeatReply
+	(*Leave)(nil),           // 14: girassol.coordinator.v1.Leave
+	(*Grant)(nil),           // 15: girassol.coordinator.v1.Grant
+	(*DataRange)(nil),       // 16: girassol.coordinator.v1.DataRange
+	(*Algorithm)(nil),       // 17: girassol.coordinator.v1.Algorithm
+	(*Encoding)(nil),        // 18: girassol.coordinator.v1.Encoding
+	(*Stop)(nil),            // 19: girassol.coordinator.v1.Stop
+	(*Drain)(nil),           // 20: girassol.coordinator.v1.Drain
+	(*Committed)(nil),       // 21: girassol.coordinator.v1.Committed
+	(*Shutdown)(nil),        // 22: girassol.coordinator.v1.Shutdown
+	(*PullRequest)(nil),     // 23: girassol.coordinator.v1.PullRequest
+	(*PullResponse)(nil),    // 24: girassol.coordinator.v1.PullResponse
+	(*PullHeader)(nil),      // 25: girassol.coordinator.v1.PullHeader
+	(*PushRequest)(nil),     // 26: girassol.coordinator.v1.PushRequest
+	(*PushHeader)(nil),      // 27: girassol.coordinator.v1.PushHeader
+	(*TensorSection)(nil),   // 28: girassol.coordinator.v1.TensorSection
+	(*Evaluation)(nil),      // 29: girassol.coordinator.v1.Evaluation
+	(*PushResponse)(nil),    // 30: girassol.coordinator.v1.PushResponse
+	(*Resume)(nil),          // 31: girassol.coordinator.v1.Resume
+	(*PushResult)(nil),      // 32: girassol.coordinator.v1.PushResult
+	nil,                     // 33: girassol.coordinator.v1.Heartbeat.TrainerEntry
+	nil,                     // 34: girassol.coordinator.v1.Grant.ConfigEntry
+	nil,                     // 35: girassol.coordinator.v1.PushHeader.MetricsEntry
+	nil,                     // 36: girassol.coordinator.v1.Evaluation.MetricsEntry
 }
 var file_coordinator_v1_fleet_proto_depIdxs = []int32{
 	6,  // 0: girassol.coordinator.v1.SessionRequest.hello:type_name -> girassol.coordinator.v1.Hello
 	10, // 1: girassol.coordinator.v1.SessionRequest.heartbeat:type_name -> girassol.coordinator.v1.Heartbeat
-	12, // 2: girassol.coordinator.v1.SessionRequest.leave:type_name -> girassol.coordinator.v1.Leave
+	14, // 2: girassol.coordinator.v1.SessionRequest.leave:type_name -> girassol.coordinator.v1.Leave
 	8,  // 3: girassol.coordinator.v1.SessionResponse.welcome:type_name -> girassol.coordinator.v1.Welcome
-	11, // 4: girassol.coordinator.v1.SessionResponse.heartbeat_reply:type_name -> girassol.coordinator.v1.HeartbeatReply
-	13, // 5: girassol.coordinator.v1.SessionResponse.grant:type_name -> girassol.coordinator.v1.Grant
-	16, // 6: girassol.coordinator.v1.SessionResponse.stop:type_name -> girassol.coordinator.v1.Stop
-	17, // 7: girassol.coordinator.v1.SessionResponse.drain:type_name -> girassol.coordinator.v1.Drain
-	18, // 8: girassol.coordinator.v1.SessionResponse.committed:type_name -> girassol.coordinator.v1.Committed
-	19, // 9: girassol.coordinator.v1.SessionResponse.shutdown:type_name -> girassol.coordinator.v1.Shutdown
+	13, // 4: girassol.coordinator.v1.SessionResponse.heartbeat_reply:type_name -> girassol.coordinator.v1.HeartbeatReply
+	15, // 5: girassol.coordinator.v1.SessionResponse.grant:type_name -> girassol.coordinator.v1.Grant
+	19, // 6: girassol.coordinator.v1.SessionResponse.stop:type_name -> girassol.coordinator.v1.Stop
+	20, // 7: girassol.coordinator.v1.SessionResponse.drain:type_name -> girassol.coordinator.v1.Drain
+	21, // 8: girassol.coordinator.v1.SessionResponse.committed:type_name -> girassol.coordinator.v1.Committed
+	22, // 9: girassol.coordinator.v1.SessionResponse.shutdown:type_name -> girassol.coordinator.v1.Shutdown
 	9,  // 10: girassol.coordinator.v1.SessionResponse.seed_request:type_name -> girassol.coordinator.v1.SeedRequest
 	7,  // 11: girassol.coordinator.v1.Hello.hardware:type_name -> girassol.coordinator.v1.Hardware
-	14, // 12: girassol.coordinator.v1.Welcome.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	17, // 12: girassol.coordinator.v1.Welcome.algorithm:type_name -> girassol.coordinator.v1.Algorithm
 	0,  // 13: girassol.coordinator.v1.Heartbeat.state:type_name -> girassol.coordinator.v1.MemberState
-	14, // 14: girassol.coordinator.v1.Grant.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	30, // 15: girassol.coordinator.v1.Grant.config:type_name -> girassol.coordinator.v1.Grant.ConfigEntry
-	15, // 16: girassol.coordinator.v1.Algorithm.uplink:type_name -> girassol.coordinator.v1.Encoding
-	15, // 17: girassol.coordinator.v1.Algorithm.downlink:type_name -> girassol.coordinator.v1.Encoding
-	1,  // 18: girassol.coordinator.v1.PullRequest.kind:type_name -> girassol.coordinator.v1.PullRequest.Kind
-	22, // 19: girassol.coordinator.v1.PullResponse.header:type_name -> girassol.coordinator.v1.PullHeader
-	14, // 20: girassol.coordinator.v1.PullHeader.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	24, // 21: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
-	2,  // 22: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
-	25, // 23: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
-	26, // 24: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	31, // 25: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
-	32, // 26: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
-	28, // 27: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
-	29, // 28: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
-	3,  // 29: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
-	4,  // 30: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
-	20, // 31: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
-	23, // 32: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
-	5,  // 33: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
-	21, // 34: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
-	27, // 35: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
-	33, // [33:36] is the sub-list for method output_type
-	30, // [30:33] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	11, // 14: girassol.coordinator.v1.Heartbeat.energy:type_name -> girassol.coordinator.v1.Energy
+	33, // 15: girassol.coordinator.v1.Heartbeat.trainer:type_name -> girassol.coordinator.v1.Heartbeat.TrainerEntry
+	12, // 16: girassol.coordinator.v1.Heartbeat.warm_start:type_name -> girassol.coordinator.v1.WarmStart
+	17, // 17: girassol.coordinator.v1.Grant.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	34, // 18: girassol.coordinator.v1.Grant.config:type_name -> girassol.coordinator.v1.Grant.ConfigEntry
+	16, // 19: girassol.coordinator.v1.Grant.data:type_name -> girassol.coordinator.v1.DataRange
+	18, // 20: girassol.coordinator.v1.Algorithm.uplink:type_name -> girassol.coordinator.v1.Encoding
+	18, // 21: girassol.coordinator.v1.Algorithm.downlink:type_name -> girassol.coordinator.v1.Encoding
+	1,  // 22: girassol.coordinator.v1.PullRequest.kind:type_name -> girassol.coordinator.v1.PullRequest.Kind
+	25, // 23: girassol.coordinator.v1.PullResponse.header:type_name -> girassol.coordinator.v1.PullHeader
+	17, // 24: girassol.coordinator.v1.PullHeader.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	27, // 25: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
+	2,  // 26: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
+	28, // 27: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
+	29, // 28: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	35, // 29: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
+	16, // 30: girassol.coordinator.v1.PushHeader.consumed:type_name -> girassol.coordinator.v1.DataRange
+	36, // 31: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
+	31, // 32: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
+	32, // 33: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
+	3,  // 34: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
+	4,  // 35: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
+	23, // 36: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
+	26, // 37: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
+	5,  // 38: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
+	24, // 39: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
+	30, // 40: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
+	38, // [38:41] is the sub-list for method output_type
+	35, // [35:38] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_fleet_proto_init() }
@@ -2824,10 +3186,10 @@ func file_coordinator_v1_fleet_proto_init() {
 	file_coordinator_v1_fleet_proto_msgTypes[2].OneofWrappers = []any{}
 	file_coordinator_v1_fleet_proto_msgTypes[4].OneofWrappers = []any{}
 	file_coordinator_v1_fleet_proto_msgTypes[6].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[9].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[20].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[22].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[23].OneofWrappers = []any{
+	file_coordinator_v1_fleet_proto_msgTypes[11].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[23].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[25].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[26].OneofWrappers = []any{
 		(*PushResponse_Resume)(nil),
 		(*PushResponse_Result)(nil),
 	}
@@ -2837,7 +3199,7 @@ func file_coordinator_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_fleet_proto_rawDesc), len(file_coordinator_v1_fleet_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   29,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

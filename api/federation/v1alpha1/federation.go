@@ -45,6 +45,7 @@ type FederationList struct {
 // unit in the name; fractions are decimal quantities ("0.7").
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.rounds) || !has(self.rounds.minSites) || self.rounds.minSites <= size(self.sites)",message="minSites is more than there are sites: no round could ever commit; lower rounds.minSites or name more sites",fieldPath=".rounds.minSites"
+// +kubebuilder:validation:XValidation:rule="!has(self.evaluation) || !has(self.evaluation.site) || size(self.evaluation.site) == 0 || self.sites.exists(s, s.name == self.evaluation.site)",message="evaluation.site is none of the federation's sites: name one of spec.sites, or leave it out to evaluate on all",fieldPath=".evaluation.site"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxSites) || self.maxSites == 0 || !has(self.rounds) || !has(self.rounds.minSites) || self.rounds.minSites <= self.maxSites",message="maxSites is below rounds.minSites: no round could ever commit; raise maxSites, or set it to 0 to let the federation sleep",fieldPath=".maxSites"
 type FederationSpec struct {
 	// Sites that may take part, by the name of their Site object.
@@ -67,6 +68,12 @@ type FederationSpec struct {
 	Algorithm AlgorithmSpec `json:"algorithm,omitzero"`
 	// +optional
 	Rounds RoundsSpec `json:"rounds,omitzero"`
+	// Evaluation of the committed model on held-out data.
+	// +optional
+	Evaluation EvaluationSpec `json:"evaluation,omitzero"`
+	// Data is the ledger of a corpus that all sites share; unset: none is kept.
+	// +optional
+	Data *DataSpec `json:"data,omitempty"`
 	// +optional
 	Energy EnergySpec `json:"energy,omitzero"`
 	// +optional
@@ -210,10 +217,6 @@ type RoundsSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	JoinSeconds int32 `json:"joinSeconds,omitempty"`
-	// EvaluateEvery so many rounds the sites evaluate the committed model; 0 never.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	EvaluateEvery int64 `json:"evaluateEvery,omitempty"`
 	// MaxConsecutiveVoid rounds after which the run fails; 0 (default) never.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

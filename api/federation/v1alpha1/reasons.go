@@ -257,6 +257,15 @@ const (
 	ReasonCollecting         Reason = "Collecting"
 	ReasonCommitting         Reason = "Committing"
 	ReasonCommitted          Reason = "Committed"
+	// ReasonRolledBack: the model is that of an older version again.
+	ReasonRolledBack Reason = "RolledBack"
+	// ReasonEvaluationWorse: the held-out loss is worse than the best by more than
+	// the gate's margin.
+	ReasonEvaluationWorse Reason = "EvaluationWorse"
+	// ReasonTooManyRollbacks: one bad version after the other.
+	ReasonTooManyRollbacks Reason = "TooManyRollbacks"
+	// ReasonDataExhausted: what is left of the pass is leased to others.
+	ReasonDataExhausted Reason = "DataExhausted"
 	ReasonRoundDeadline      Reason = "RoundDeadline"
 	ReasonTooFewUpdates      Reason = "TooFewUpdates"
 	ReasonNothingToMerge     Reason = "NothingToMerge"
@@ -286,6 +295,8 @@ const (
 	ReasonUnexpectedOffset  Reason = "UnexpectedOffset"
 	ReasonConflictingUpdate Reason = "ConflictingUpdate"
 	ReasonAlreadySeeded     Reason = "AlreadySeeded"
+	// ReasonDataNotLeased: it used samples that were not leased to it.
+	ReasonDataNotLeased Reason = "DataNotLeased"
 	ReasonTrainerFailed     Reason = "TrainerFailed"
 	ReasonTrainerTimeout    Reason = "TrainerTimeout"
 )

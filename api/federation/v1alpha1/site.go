@@ -272,6 +272,13 @@ type PowerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	IdleWatts int32 `json:"idleWatts,omitempty"`
+	// CapWatts caps the power of each GPU while it trains, where the driver and the
+	// agent's rights allow it; the limit before is put back when training pauses and
+	// when the agent ends. 0 (default): no cap.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	CapWatts int32 `json:"capWatts,omitempty"`
 	// PUE, facility over IT power. Default 1.
 	// +optional
 	PUE *resource.Quantity `json:"pue,omitempty"`

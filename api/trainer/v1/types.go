@@ -51,6 +51,17 @@ type Task struct {
 	// CommittedSamples of all sites before this task: position of schedules.
 	CommittedSamples uint64            `json:"committedSamples"`
 	Config           map[string]string `json:"config,omitempty"`
+	// Data of the corpus that this task may use, ascending and apart, in the order
+	// in which it is to be used; empty where the federation keeps no data ledger.
+	Data []DataRange `json:"data,omitempty"`
+}
+
+// DataRange is the samples [Begin, End) of one pass over the corpus, which counts
+// from 0.
+type DataRange struct {
+	Begin uint64 `json:"begin"`
+	End   uint64 `json:"end"`
+	Pass  uint64 `json:"pass,omitempty"`
 }
 
 // Progress is a sign of life, sent after each step or so. Samples, steps and
@@ -59,6 +70,9 @@ type Progress struct {
 	Steps   uint64   `json:"steps"`
 	Samples uint64   `json:"samples"`
 	Loss    *float64 `json:"loss,omitempty"`
+	// Trainer is how it works, in its own words ("precision": "bf16", "batchSize":
+	// "32"); at most 16 entries of at most 64 bytes each. For display only.
+	Trainer map[string]string `json:"trainer,omitempty"`
 }
 
 // Action is what the trainer does next.
@@ -88,6 +102,9 @@ type Result struct {
 	Samples uint64             `json:"samples"`
 	Loss    *float64           `json:"loss,omitempty"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// Consumed is the part of the task's Data that the weights have seen, ascending
+	// and apart. Required where the task has Data.
+	Consumed []DataRange `json:"consumed,omitempty"`
 }
 
 // Failure ends a task badly; the agent asks again in a later round.

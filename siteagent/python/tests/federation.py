@@ -27,7 +27,8 @@ metadata: {name: lm}
 spec:
   sites: [{name: porto}, {name: lisboa}]
   energy: {policy: Ignore}
-  rounds: {trainSeconds: 2, collectSeconds: 10, evaluateEvery: 2}
+  rounds: {trainSeconds: 2, collectSeconds: 10}
+  evaluation: {every: 2}
 ---
 apiVersion: girassol.dev/v1alpha1
 kind: Site
