@@ -1,0 +1,7 @@
+//go:build !unix
+
+package nvml
+
+import "syscall"
+
+func apart() *syscall.SysProcAttr { return nil }
