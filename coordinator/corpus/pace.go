@@ -10,7 +10,7 @@ const (
 	// faster than last time. What is left over is one range a member.
 	headroom = 1.25
 	// memory of a faster round before.
-	memory = 0.9
+	memory = 0.95
 	// maxPaces is how many members' paces are remembered.
 	maxPaces = 4096
 )
