@@ -234,17 +234,17 @@ func TestAChangeOfOneSiteLeavesTheOthersWindows(t *testing.T) {
 	l.ensure(f, sites)
 	for range 2 { // one point of two is seen
 		l.sees(f, "a")
-		r.clock.next()
+		r.next()
 	}
 	l.sees(f, "a") // in
-	r.clock.next()
+	r.next()
 	l.sees(f, "a") // the first above
 	sites[1].Spec.Energy = &v1alpha1.EnergySpec{EnterBelowGrams: gram(90), LeaveAboveGrams: gram(160)}
 	l.ensure(f, sites)
 	if e := l.sees(f, "a"); !e.Admit {
 		t.Errorf("%+v", e)
 	}
-	r.clock.next()
+	r.next()
 	if e := l.sees(f, "a"); e.Admit || e.Reason != v1alpha1.ReasonWaitingForEnergy {
 		t.Errorf("the confirmation from before is lost: %+v", e)
 	}

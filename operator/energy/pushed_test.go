@@ -44,7 +44,7 @@ func (r *rig) push(l *life, federation string, fill byte, id, body string) (int,
 }
 
 func (r *rig) observed(value float64) string {
-	now := r.clock.Now().Truncate(5 * time.Minute).Format(time.RFC3339)
+	now := r.clock.Now().Truncate(points).Format(time.RFC3339)
 	return fmt.Sprintf(`{"type":"energy.signal.observed","data":{"site":"a","kind":"marginal","unit":"gCO2/kWh","points":[{"start":%q,"duration_s":300,"value":%g}],"generated_at":%q}}`, now, value, now)
 }
 
@@ -86,7 +86,7 @@ func TestPushedSignalsDecideAndAreTakenOnceAlsoByTheNextLeader(t *testing.T) {
 		t.Errorf("for another federation: %d", code)
 	}
 	l.line.cut.Store(true)
-	r.clock.next()
+	r.clock.move(points)
 	if code, a := r.push(l, "f", 'm', "id4", r.observed(300)); code != http.StatusServiceUnavailable {
 		t.Errorf("without an API server: %d %+v", code, a)
 	}

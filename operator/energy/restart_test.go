@@ -18,7 +18,7 @@ func decisions(t *testing.T, kills ...int) (admitted []bool, reasons []v1alpha1.
 	r := newRig(t)
 	r.trace("t.csv", map[string][]float64{"a": day})
 	f, sites := r.federation("f", func(s *v1alpha1.FederationSpec) {
-		s.Energy.EnterConfirmations, s.Energy.LeaveConfirmations, s.Energy.MinimumOnSeconds = 2, 2, 2010
+		s.Energy.EnterConfirmations, s.Energy.LeaveConfirmations, s.Energy.MinimumOnSeconds = 2, 2, 1950 // ends amid two decisions
 	}, "a")
 	l := r.start()
 	l.ensure(f, sites)
@@ -32,7 +32,7 @@ func decisions(t *testing.T, kills ...int) (admitted []bool, reasons []v1alpha1.
 			e = l.sees(f, "a")
 		}
 		admitted, reasons = append(admitted, e.Admit), append(reasons, e.Reason)
-		r.clock.next()
+		r.next()
 	}
 	return admitted, reasons
 }
@@ -89,7 +89,7 @@ func TestALabelPutByAPersonEndsNothing(t *testing.T) {
 	if err := r.client.Update(t.Context(), &m); err != nil {
 		t.Fatal(err)
 	}
-	r.clock.next()
+	r.next()
 	l.sees(f, "a")
 	r.kept(f)
 	if m := r.maps(f)[0]; m.Labels["mine"] != "yes" {
@@ -98,7 +98,7 @@ func TestALabelPutByAPersonEndsNothing(t *testing.T) {
 	if err := r.client.Delete(t.Context(), &m); err != nil {
 		t.Fatal(err)
 	}
-	r.clock.next()
+	r.next()
 	l.sees(f, "a")
 	r.kept(f) // made anew
 	if err := l.end(); err != nil {
@@ -137,7 +137,7 @@ func TestASiteComesInOnlyWhenWhatLedToItIsKept(t *testing.T) {
 	l.ensure(f, sites)
 	l.sees(f, "a")
 	l.line.cut.Store(true)
-	r.clock.next()
+	r.next()
 	for deadline := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) { // the director has decided and cannot say it
 		x, err := l.federation(key(f)).explain("a")
 		if err != nil {

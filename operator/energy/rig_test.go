@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,10 @@ import (
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // wait bounds every wait of a test; it is never reached when all is well.
-const wait = 30 * time.Second
+const wait = 2 * time.Minute
+
+// points of a trace are so far apart.
+const points = 5 * time.Minute
 
 var t0 = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
@@ -44,6 +48,7 @@ type hand struct {
 type handTimer struct {
 	of *hand
 	at time.Time
+	by string // who waits
 	c  chan time.Time
 }
 
@@ -58,7 +63,8 @@ func (h *hand) Now() time.Time {
 func (h *hand) NewTimer(d time.Duration) signals.Timer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := &handTimer{of: h, at: h.now.Add(d), c: make(chan time.Time, 1)}
+	caller, _, _, _ := runtime.Caller(1)
+	t := &handTimer{of: h, at: h.now.Add(d), by: runtime.FuncForPC(caller).Name(), c: make(chan time.Time, 1)}
 	if d <= 0 {
 		t.c <- h.now
 	} else {
@@ -142,6 +148,7 @@ type rig struct {
 	traces    string
 	clock     *hand
 	every     time.Duration
+	lives     []*life
 }
 
 func newRig(t *testing.T) *rig {
@@ -161,7 +168,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// trace writes one column per site, a point every five minutes from t0.
+// trace writes one column per site, a point every five minutes (points) from t0.
 func (r *rig) trace(name string, columns map[string][]float64) {
 	r.t.Helper()
 	var names []string
@@ -173,7 +180,7 @@ func (r *rig) trace(name string, columns map[string][]float64) {
 	slices.Sort(names)
 	text := "time," + strings.Join(names, ",") + "\n"
 	for i := range rows {
-		text += t0.Add(time.Duration(i) * 5 * time.Minute).Format(time.RFC3339)
+		text += t0.Add(time.Duration(i) * points).Format(time.RFC3339)
 		for _, n := range names {
 			text += fmt.Sprintf(",%g", columns[n][i%len(columns[n])])
 		}
@@ -238,6 +245,7 @@ func (r *rig) start(changes ...func(*Options)) *life {
 	if l.Engine, err = New(o); err != nil {
 		r.t.Fatal(err)
 	}
+	r.lives = append(r.lives, l)
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	go func() { l.done <- l.Start(ctx) }()
@@ -303,44 +311,62 @@ func (l *life) until(f *v1alpha1.Federation, site, what string, is func(membersh
 	}
 }
 
-// sees waits until a site's decision is by the point of the moment. A poller that
-// was not at rest yet when the clock moved waits for half a period more: it gets
-// that, within the point's validity.
+// sees waits until a site's decision is by the point of the moment.
 func (l *life) sees(f *v1alpha1.Federation, site string) membership.Energy {
 	l.r.t.Helper()
-	point := l.r.clock.Now().Truncate(5 * time.Minute)
-	nudge := time.Now().Add(100 * time.Millisecond)
+	point := l.r.clock.Now().Truncate(points)
 	e, _ := l.until(f, site, "decided by the newest point", func(e membership.Energy, s *coordinatorv1.Signal) bool {
-		if e.Known && s.GetPointUnixMs() == point.UnixMilli() {
-			return true
-		}
-		if time.Now().After(nudge) && l.r.clock.Now().Before(point.Add(4*time.Minute)) {
-			l.r.clock.move(30 * time.Second)
-			nudge = time.Now().Add(20 * time.Millisecond)
-		}
-		return false
+		return e.Known && s.GetPointUnixMs() == point.UnixMilli()
 	})
-	// At rest its timer is that of the next point.
-	for rest := time.Now().Add(time.Second); !l.r.clock.has(point.Add(5*time.Minute)) && time.Now().Before(rest); time.Sleep(time.Millisecond) {
-	}
 	return e
 }
 
-func (h *hand) has(at time.Time) bool {
+// next goes to a minute into the next point, once every poller waits for it: one
+// that was still busy would take the point for a late one, and wait for longer.
+func (r *rig) next() {
+	r.t.Helper()
+	now := r.clock.Now()
+	next := now.Truncate(points).Add(points)
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		pollers, waiting := r.pollers(), r.clock.polls(next)
+		if waiting == pollers {
+			break
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d of %d pollers wait for %s", waiting, pollers, next)
+		}
+	}
+	r.clock.move(next.Add(time.Minute).Sub(now))
+}
+
+// pollers of all engines: one for each site that a director reads.
+func (r *rig) pollers() (n int) {
+	for _, l := range r.lives {
+		if l.over {
+			continue
+		}
+		for _, fed := range l.all() {
+			fed.mu.Lock()
+			if fed.run != nil {
+				n += len(fed.run.grids)
+			}
+			fed.mu.Unlock()
+		}
+	}
+	return n
+}
+
+// polls is the number of pollers that wait for a moment. Deciders may wait for the
+// same one, so it matters who does.
+func (h *hand) polls(at time.Time) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for t := range h.timers {
-		if t.at.Equal(at) {
-			return true
+		if t.at.Equal(at) && strings.HasSuffix(t.by, "director.(*site).pause") {
+			n++
 		}
 	}
-	return false
-}
-
-// next goes to a minute into the next point.
-func (h *hand) next() {
-	now := h.Now()
-	h.move(now.Truncate(5 * time.Minute).Add(6 * time.Minute).Sub(now))
+	return n
 }
 
 func (r *rig) maps(f *v1alpha1.Federation) []corev1.ConfigMap {

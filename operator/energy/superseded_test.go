@@ -31,7 +31,7 @@ func TestTheOldLeaderWritesNothingWhenItHasFoundTheNewOne(t *testing.T) {
 	next := r.start()
 	next.ensure(f, sites)
 	next.sees(f, "a")
-	r.clock.next() // both decide that the site goes out, the new one has the claim
+	r.next() // both decide that the site goes out, the new one has the claim
 	if e := next.sees(f, "a"); e.Admit {
 		t.Errorf("the new leader decides %+v", e)
 	}
@@ -40,7 +40,7 @@ func TestTheOldLeaderWritesNothingWhenItHasFoundTheNewOne(t *testing.T) {
 	}
 	writes := old.line.writes.Load()
 	for range 2 {
-		r.clock.next()
+		r.next()
 		next.sees(f, "a")
 		r.kept(f)
 		old.ensure(f, sites)
@@ -110,7 +110,7 @@ func TestATenantWhoEditsTheStateAgainAndAgainHaltsOnlyItsOwn(t *testing.T) {
 	const times = 5
 	for i := range times {
 		r.meddle(a)
-		r.clock.next()
+		r.next()
 		if e, _ := l.until(a, "a", "held", reason(v1alpha1.ReasonSuperseded)); !e.Admit {
 			t.Errorf("time %d: the tenant's site does not keep its wish: %+v", i, e)
 		}
@@ -131,7 +131,7 @@ func TestATenantWhoEditsTheStateAgainAndAgainHaltsOnlyItsOwn(t *testing.T) {
 	if n := losses(t, registry, b); n != 0 {
 		t.Errorf("%v counted of the other", n)
 	}
-	r.clock.next() // and left alone
+	r.next() // and left alone
 	if e := l.sees(a, "a"); !e.Admit || e.Reason == v1alpha1.ReasonSuperseded || e.Fresh != membership.Yes {
 		t.Errorf("the tenant's site after all: %+v", e)
 	}
