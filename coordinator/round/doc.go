@@ -16,7 +16,8 @@
 //	Collecting  Waiting     the same with fewer: the round is void
 //	Collecting  Failed      the same, MaxConsecutiveVoid times in a row
 //	Committing  Waiting     Committed, or CommitFailed: void
-//	Committing  Completed   Committed for the Total-th time
+//	Committing  Completed   Committed for the Total-th time, or Complete
+//	Waiting     Completed   Complete
 //	Committing  Failed      CommitFailed, MaxConsecutiveVoid times in a row
 //	any         Failed      Fail, unless the run is Completed
 //
@@ -31,6 +32,7 @@
 //	                    new or the grant was lost; it may be granted the rest
 //	pending   expired   its drain or leave is over time, its site is excluded, or the round
 //	                    closes without it
+//	pending   withheld  Withhold: there is no data for it; its site counts as heard
 //	accepted  expired   its site is excluded before the merge
 //
 // A pending member without its session is waited for until the others should be

@@ -42,6 +42,7 @@ const (
 	accepted         // its update counts
 	declined         // it answered without an update that counts
 	expired          // nothing is awaited any more: excluded or out of time
+	withheld         // there was no data for it
 )
 
 type site struct {

@@ -78,6 +78,12 @@ func TestAnyOrderOfInputs(t *testing.T) {
 				w.update(t)
 				w.do(t, func(m *Machine) []Action { return m.Tick(w.now) })
 			},
+			"withhold": w.withhold,
+			"complete": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "complete") == 0 {
+					w.do(t, func(m *Machine) []Action { return m.Complete(w.now, "all data is used") })
+				}
+			},
 			"committed":     func(t *rapid.T) { w.do(t, func(m *Machine) []Action { return m.Committed(w.now) }) },
 			"commit failed": w.commitFailed,
 		})
@@ -97,6 +103,7 @@ type world struct {
 	deadline time.Time       // of that round
 	granted  map[string]bool // "member epoch" in that round
 	accepted map[string]bool // in that round; false if its site was excluded afterwards
+	withheld map[string]bool // in that round
 	drainBy  map[string]time.Time
 	shown    map[string]SiteChanged
 	startBy  time.Time // when a start that is possible must have happened
@@ -120,7 +127,7 @@ func newWorld(t *rapid.T) *world {
 		now:     time.Unix(1_700_000_000, 0),
 		members: []string{"a/n1", "a/n2", "b/n1", "c/n1"},
 		epochs:  map[string]uint64{}, granted: map[string]bool{}, accepted: map[string]bool{},
-		drainBy: map[string]time.Time{}, shown: map[string]SiteChanged{},
+		drainBy: map[string]time.Time{}, shown: map[string]SiteChanged{}, withheld: map[string]bool{},
 	}
 	last := rapid.Uint64Range(0, 9).Draw(t, "last round")
 	w.round = last
@@ -158,6 +165,7 @@ func (w *world) took(t *rapid.T, a Action) {
 			t.Fatalf("round %d is granted after round %d", a.Round, w.round)
 		case a.Round > w.round:
 			w.round, w.deadline = a.Round, a.Deadline
+			clear(w.withheld)
 			clear(w.granted)
 			clear(w.accepted)
 		}
@@ -165,6 +173,8 @@ func (w *world) took(t *rapid.T, a Action) {
 		switch {
 		case w.granted[key]:
 			t.Fatalf("session %s is granted round %d twice", key, a.Round)
+		case w.withheld[a.Member]:
+			t.Fatalf("%s has no data in round %d and is granted it again", a.Member, a.Round)
 		case w.reported(a.Member):
 			t.Fatalf("%s has reported and is asked again for round %d", a.Member, a.Round)
 		case w.m.paused || !w.m.hasModel || w.m.sites[site].membership != Admit || !mb.connected:
@@ -185,6 +195,12 @@ func (w *world) took(t *rapid.T, a Action) {
 		}
 		sites := map[string]bool{}
 		for _, name := range a.Members {
+			sites[siteOf(name)] = true
+		}
+		if len(sites) == 0 {
+			t.Fatalf("commit of nothing in round %d", a.Round)
+		}
+		for name := range w.withheld {
 			sites[siteOf(name)] = true
 		}
 		if len(sites) < max(1, w.cfg.MinSites) {
@@ -307,6 +323,19 @@ func (w *world) update(t *rapid.T) {
 	}
 	w.accepted[name] = true
 	w.do(t, func(m *Machine) []Action { return m.Accepted(w.now, name) })
+}
+
+func (w *world) withhold(t *rapid.T) {
+	var names []string
+	for _, name := range w.members {
+		if rapid.IntRange(0, 3).Draw(t, "no data for "+name) == 0 {
+			names = append(names, name)
+			if w.m.state == Collecting && w.m.Working(name) {
+				w.withheld[name] = true
+			}
+		}
+	}
+	w.do(t, func(m *Machine) []Action { return m.Withhold(w.now, names) })
 }
 
 func (w *world) commitFailed(t *rapid.T) {

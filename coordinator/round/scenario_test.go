@@ -16,7 +16,8 @@ import (
 // lets it pass; it is printed since the start. Commands:
 //
 //	new sites=(a,b) [min-sites=1 steps=20 total=0 train=10s collect=5s join=30s settle=1s grace=5s max-void=0 evaluate-every=0 last-round=0 committed=0]
-//	model | pause | resume | committed | commit-failed [reason=R] | fail
+//	model | pause | resume | committed | commit-failed [reason=R] | complete | fail
+//	withhold MEMBER...
 //	admit SITE... | drain SITE [deadline=3s] [reason=R] | exclude SITE [reason=R]
 //	join MEMBER... [epoch=1] | lose MEMBER [epoch=1] [reason=R] | leave MEMBER [deadline=3s] [epoch=1]
 //	busy|ready|working MEMBER... [round=N] [step=100ms] [epoch=1] [waits=R] [detail=TEXT]
@@ -89,6 +90,10 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.print(s.m.Committed(s.now))
 	case "commit-failed":
 		return s.print(s.m.CommitFailed(s.now, reason(v1alpha1.ReasonNothingToMerge), "no weight"))
+	case "withhold":
+		return s.print(s.m.Withhold(s.now, names))
+	case "complete":
+		return s.print(s.m.Complete(s.now, "all data is used"))
 	case "fail":
 		return s.print(s.m.Fail(s.now, v1alpha1.ReasonCommitLogFailed, "disk full"))
 	case "admit", "drain", "exclude":

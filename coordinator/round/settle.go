@@ -77,6 +77,9 @@ func (m *Machine) collect(now time.Time) []Action {
 			took = append(took, name)
 			sites[sh.site] = true
 			continue
+		case sh.outcome == withheld:
+			sites[sh.site] = true // it has nothing to add
+			continue
 		case sh.outcome == pending && (sh.awayUntil.IsZero() || now.Before(sh.awayUntil)):
 			waiting = true
 		}
@@ -88,14 +91,14 @@ func (m *Machine) collect(now time.Time) []Action {
 		}
 		// Nothing more is to come. If that is too little, the rest of the round may
 		// go to whoever is ready.
-		if len(sites) < m.cfg.MinSites {
+		if len(took) == 0 || len(sites) < m.cfg.MinSites {
 			if out := m.grantRest(now); len(out) > 0 {
 				return out
 			}
 		}
 	}
-	if len(sites) < m.cfg.MinSites {
-		why := fmt.Sprintf("%d of at least %d sites sent a usable update", len(sites), m.cfg.MinSites)
+	if len(took) == 0 || len(sites) < m.cfg.MinSites {
+		why := fmt.Sprintf("%d of at least %d sites sent a usable update", min(len(took), len(sites)), m.cfg.MinSites)
 		if len(silent) > 0 {
 			why += "; none came from " + strings.Join(silent, ", ")
 		}

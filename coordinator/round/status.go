@@ -219,6 +219,8 @@ func (m *Machine) memberStanding(mb *member) (standing, int) {
 		return standing{v1alpha1.SiteActive, v1alpha1.ReasonTraining, ""}, 7
 	case mb.state == MemberWorking:
 		return standing{v1alpha1.SiteActive, v1alpha1.ReasonWaitingForRound, mb.name + " is not ready for another round yet"}, 4
+	case m.shares[mb.name] != nil && m.shares[mb.name].outcome == withheld:
+		return standing{v1alpha1.SiteActive, v1alpha1.ReasonDataExhausted, mb.name + " waits for the next round: the rest of the data is leased to others"}, 4
 	case m.state == Collecting || m.state == Committing:
 		return standing{v1alpha1.SiteActive, v1alpha1.ReasonWaitingForRound, mb.name + " waits for the next round"}, 4
 	}
