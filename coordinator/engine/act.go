@@ -27,10 +27,21 @@ func (e *Engine) act(now time.Time, actions []round.Action) {
 	if e.fatal != nil {
 		return // a grant of a number that is not kept could be given twice
 	}
-	for _, a := range actions {
+	var withoutData []string
+	granting := false
+	for i, a := range actions {
+		if _, grant := a.(round.Grant); grant && !granting {
+			e.lease(now, actions[i:])
+			granting = true
+		}
 		switch a := a.(type) {
 		case round.Grant:
-			e.grant(now, a)
+			data := e.leased(a.Member)
+			if e.data != nil && len(data) == 0 {
+				withoutData = append(withoutData, a.Member)
+				continue
+			}
+			e.grant(now, a, data)
 		case round.Stop:
 			e.stop(a)
 		case round.DrainMember:
@@ -47,6 +58,7 @@ func (e *Engine) act(now time.Time, actions []round.Action) {
 			e.log.Info("run ended", "state", a.State, "reason", a.Reason, "message", a.Message)
 		}
 	}
+	e.withhold(now, withoutData)
 }
 
 func (e *Engine) send(member string, m *coordinatorv1.SessionResponse) {
@@ -55,14 +67,14 @@ func (e *Engine) send(member string, m *coordinatorv1.SessionResponse) {
 	}
 }
 
-func (e *Engine) grant(now time.Time, g round.Grant) {
+func (e *Engine) grant(now time.Time, g round.Grant, data []*coordinatorv1.DataRange) {
 	m := e.model
 	e.log.Info("grant", "member", g.Member, "round", g.Round, "maxSteps", g.MaxSteps, "stopIn", g.StopAt.Sub(now).Round(time.Millisecond), "baseVersion", m.version)
 	e.send(g.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Grant{Grant: &coordinatorv1.Grant{
 		Round: g.Round, Epoch: e.epoch(g.Member), BaseVersion: m.version, BaseDigest: m.digestCopy(),
 		MaxSteps: g.MaxSteps, StopAtUnixMs: g.StopAt.UnixMilli(), StopInMs: g.StopAt.Sub(now).Milliseconds(),
 		CollectInMs: g.Deadline.Sub(now).Milliseconds(), Algorithm: e.cfg.Algorithm.ToProto(),
-		Agreement: e.agreement, Alone: g.Alone, CommittedSamples: e.samples, Evaluate: g.Evaluate, Config: e.cfg.TrainerConfig,
+		Agreement: e.agreement, Alone: g.Alone, CommittedSamples: e.samples, Evaluate: g.Evaluate, Config: e.cfg.TrainerConfig, Data: data,
 	}}})
 }
 
@@ -81,6 +93,9 @@ func (e *Engine) stop(a round.Stop) {
 	e.send(a.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Stop{
 		Stop: &coordinatorv1.Stop{Round: a.Round, Reason: string(a.Reason)},
 	}})
+	if a.Reason != v1alpha1.ReasonExcluded {
+		return // the event would stop the whole site
+	}
 	e.announce(events.Event{Type: events.RoundStopped, Round: a.Round, Site: strings.SplitN(a.Member, "/", 2)[0], Reason: string(a.Reason)})
 }
 
@@ -88,6 +103,9 @@ func (e *Engine) voided(a round.Void) {
 	e.log.Warn("round void", "round", a.Round, "reason", a.Reason, "message", a.Message)
 	e.lastVoid = &coordinatorv1.VoidRound{Number: a.Round, Reason: string(a.Reason), Message: a.Message}
 	e.dropUploads()
+	if e.data != nil {
+		e.data.Void()
+	}
 	var version uint64
 	var digest [32]byte
 	if e.model != nil {

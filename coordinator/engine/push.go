@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		}
 		return nil, refused(reason, "round %d does not expect this update of %s", h.GetRound(), s.Member)
 	}
-	if res := e.checkHeader(h); res != nil {
+	if res := cmp.Or(e.checkHeader(h), e.checkData(s.Member, h)); res != nil {
 		if !retryable(v1alpha1.Reason(res.GetReason())) {
 			e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
 		}
@@ -219,7 +220,7 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 	if e.hooks.Observe != nil {
 		e.hooks.Observe.UpdateAnswered(u.site, UpdateAccepted, v1alpha1.ReasonReady)
 	}
-	e.act(now, e.machine.Accepted(now, u.name))
+	e.act(now, e.machine.Accepted(now, u.name, u.header.GetSteps()))
 	return acceptedResult()
 }
 

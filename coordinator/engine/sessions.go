@@ -140,7 +140,7 @@ func (e *Engine) Heartbeat(ctx context.Context, s *session.Session, hb *coordina
 }
 
 func report(hb *coordinatorv1.Heartbeat) round.Report {
-	r := round.Report{Detail: hb.GetDetail(), Round: hb.GetRound()}
+	r := round.Report{Detail: hb.GetDetail(), Round: hb.GetRound(), Steps: hb.GetSteps()}
 	if step := hb.GetStepSeconds(); step > 0 && step < 1e6 {
 		r.Step = time.Duration(step * float64(time.Second))
 	}

@@ -35,6 +35,11 @@
 //	pending   withheld  Withhold: there is no data for it; its site counts as heard
 //	accepted  expired   its site is excluded before the merge
 //
+// A member whose step time is known gets as many steps as fit into the time in
+// which all together do LocalSteps each, beside the overhead that its rounds showed;
+// one of unknown speed gets LocalSteps. One that lags behind the common end by more
+// than a tenth of the round is asked for what it has.
+//
 // A pending member without its session is waited for until the others should be
 // done, and at least for Settle; its update counts for as long as the round is
 // open. A pending member that is connected is waited for until the deadline.
@@ -126,8 +131,8 @@ type Grant struct {
 	Evaluate bool
 }
 
-// Stop asks a granted member to finish its step and upload, or, for reason
-// Excluded, to drop its work.
+// Stop asks a granted member to finish its step and upload, because the others are
+// done by now (RoundDeadline), or, for reason Excluded, to drop its work.
 type Stop struct {
 	Member string
 	Round  uint64

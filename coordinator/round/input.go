@@ -84,6 +84,7 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 	mb.leaving, mb.lostReason = time.Time{}, ""
 	var out []Action
 	if sh := m.shares[name]; sh != nil && sh.outcome == pending {
+		sh.stopped = false // the session before may not have heard of it
 		m.away(now, mb, sh)
 		if s := m.sites[siteName]; now.Before(s.drainBy) {
 			// The session before may not have heard of the drain.
@@ -99,6 +100,7 @@ func (m *Machine) away(now time.Time, mb *member, sh *share) {
 	if !sh.awayUntil.IsZero() {
 		return
 	}
+	sh.disturbed = true
 	sh.awayUntil = now.Add(m.cfg.Settle)
 	if end := m.expectedEnd(); mb.leaving.IsZero() && end.After(sh.awayUntil) {
 		sh.awayUntil = end
@@ -132,6 +134,7 @@ type Report struct {
 	// before it means that there is nothing to report.
 	Round uint64
 	Step  time.Duration // measured time of a local step; 0 unknown
+	Steps uint64        // done in Round
 }
 
 // Heard takes a member's heartbeat.
@@ -147,6 +150,9 @@ func (m *Machine) Heard(now time.Time, name string, epoch uint64, r Report) []Ac
 		switch {
 		case r.State != MemberReady && r.Round == m.round:
 			sh.epoch, sh.taken, sh.awayUntil = epoch, true, time.Time{}
+			if r.Steps != sh.steps {
+				sh.steps, sh.stepsAt = r.Steps, now
+			}
 		case r.State != MemberReady:
 		case epoch > sh.epoch && r.Round != m.round:
 			// A new process, or one that the grant never reached: it has no work of
@@ -194,11 +200,12 @@ func (m *Machine) Expecting(now time.Time, name string, round uint64) (v1alpha1.
 	return "", true
 }
 
-// Accepted says that a member's update for the round was checked and is kept.
-// It must follow Expecting without other calls between.
-func (m *Machine) Accepted(now time.Time, name string) []Action {
+// Accepted says that a member's update for the round, of so many local steps, was
+// checked and is kept. It must follow Expecting without other calls between.
+func (m *Machine) Accepted(now time.Time, name string, steps uint64) []Action {
 	if sh := m.shares[name]; sh != nil && sh.outcome == pending && m.state == Collecting {
-		sh.outcome = accepted
+		sh.outcome, sh.steps, sh.stepsAt = accepted, steps, now
+		m.members[name].measure(sh, m.cfg.Train)
 	}
 	return m.settle(now, nil)
 }

@@ -21,6 +21,14 @@ type member struct {
 	lostReason v1alpha1.Reason // why its session ended; empty after an orderly leave
 	leaving    time.Time       // deadline of its own leave; zero otherwise
 	step       time.Duration
+	// pace is the step time to plan with, from those heard at grants; learnt is the
+	// newest that is in it.
+	pace, learnt time.Duration
+	// overhead is what its rounds take beside its steps, from grant to report:
+	// loading, saving, transfers. A moving mean of what was measured, which noise
+	// may take below zero.
+	overhead time.Duration
+	measured bool // overhead
 }
 
 // share is a member's part in the round at work.
@@ -29,7 +37,15 @@ type share struct {
 	epoch    uint64 // of the session that has the grant
 	maxSteps uint64
 	taken    bool // that session was heard working for it
-	outcome  outcome
+	since    time.Time
+	// steps were done at stepsAt, as last heard; 0 before the first.
+	steps   uint64
+	stepsAt time.Time // or, once accepted, when that was
+	// stopped: it was asked for what it has.
+	stopped bool
+	// evaluates, disturbed: the time from grant to report says nothing of others.
+	evaluates, disturbed bool
+	outcome              outcome
 	// awayUntil is how long a member whose session ended is waited for; zero
 	// while its session lives.
 	awayUntil time.Time

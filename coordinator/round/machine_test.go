@@ -175,7 +175,7 @@ func TestInputsOfOneInstantTakenTogetherLeadToTheSame(t *testing.T) {
 				if _, ok := m.Expecting(now, site+"/n", 1); !ok {
 					t.Fatalf("no update of %s is expected", site)
 				}
-				note(m.Accepted(now, site+"/n"))
+				note(m.Accepted(now, site+"/n", 1))
 			}
 		})
 		return said

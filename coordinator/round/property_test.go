@@ -66,6 +66,7 @@ func TestAnyOrderOfInputs(t *testing.T) {
 				r := Report{
 					State: rapid.SampledFrom([]MemberState{MemberBusy, MemberReady, MemberWorking}).Draw(t, "state"),
 					Round: w.recentRound(t),
+					Steps: rapid.Uint64Range(0, 30).Draw(t, "steps"),
 					Step:  rapid.SampledFrom([]time.Duration{0, -1, 1, 100 * time.Millisecond, time.Second, time.Hour}).Draw(t, "step"),
 				}
 				w.do(t, func(m *Machine) []Action { return m.Heard(w.now, name, epoch, r) })
@@ -322,7 +323,8 @@ func (w *world) update(t *rapid.T) {
 		return
 	}
 	w.accepted[name] = true
-	w.do(t, func(m *Machine) []Action { return m.Accepted(w.now, name) })
+	steps := rapid.Uint64Range(1, 30).Draw(t, "steps")
+	w.do(t, func(m *Machine) []Action { return m.Accepted(w.now, name, steps) })
 }
 
 func (w *world) withhold(t *rapid.T) {

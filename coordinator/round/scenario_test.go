@@ -20,8 +20,8 @@ import (
 //	withhold MEMBER...
 //	admit SITE... | drain SITE [deadline=3s] [reason=R] | exclude SITE [reason=R]
 //	join MEMBER... [epoch=1] | lose MEMBER [epoch=1] [reason=R] | leave MEMBER [deadline=3s] [epoch=1]
-//	busy|ready|working MEMBER... [round=N] [step=100ms] [epoch=1] [waits=R] [detail=TEXT]
-//	accept|refuse|expecting MEMBER... [round=N]
+//	busy|ready|working MEMBER... [round=N] [step=100ms] [steps=3] [epoch=1] [waits=R] [detail=TEXT]
+//	accept|refuse|expecting MEMBER... [round=N] [steps=N]
 //	tick [5s]     without a span: until Next
 //	next | status | sites
 //
@@ -135,7 +135,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "busy", "ready", "working":
 		r := Report{
 			State: map[string]MemberState{"busy": MemberBusy, "ready": MemberReady, "working": MemberWorking}[d.Cmd],
-			Step:  span(t, arg, "step", 0), Waits: v1alpha1.Reason(arg["waits"]), Detail: arg["detail"],
+			Step:  span(t, arg, "step", 0), Steps: number(t, arg, "steps", 0), Waits: v1alpha1.Reason(arg["waits"]), Detail: arg["detail"],
 		}
 		if d.Cmd == "working" {
 			r.Round = s.m.Status().Round
@@ -152,7 +152,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 			case !ok:
 				return string(why), nil
 			case d.Cmd == "accept":
-				return "", s.m.Accepted(s.now, name)
+				return "", s.m.Accepted(s.now, name, number(t, arg, "steps", s.m.MaxSteps(name)))
 			case d.Cmd == "refuse":
 				return "", s.m.Refused(s.now, name, n)
 			}

@@ -2,7 +2,6 @@ package round
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,9 @@ func (m *Machine) settle(now time.Time, out []Action) []Action {
 	}
 	if m.state == Waiting {
 		out = append(out, m.start(now)...)
+	}
+	if m.state == Collecting {
+		out = append(out, m.callBack(now)...)
 	}
 	return append(out, m.changes(now)...)
 }
@@ -121,16 +123,18 @@ func (m *Machine) grantRest(now time.Time) []Action {
 	}
 	left := m.started.Add(m.span).Sub(now)
 	var fit []*member
-	for _, mb := range m.readyMembers() {
-		need := mb.step
-		if need == 0 {
+	ready := m.readyMembers()
+	learn(ready)
+	for _, mb := range ready {
+		need := mb.pace + mb.aside()
+		if mb.pace == 0 {
 			need = m.span / 5 // unknown speed: ask for a fair rest
 		}
 		if m.shares[mb.name] == nil && left >= need {
 			fit = append(fit, mb)
 		}
 	}
-	return m.grant(fit, left)
+	return m.grant(now, fit, left)
 }
 
 // eligible members can take a grant.
@@ -151,8 +155,9 @@ func (m *Machine) start(now time.Time) []Action {
 	m.started = now
 	m.stopAt = now.Add(m.cfg.Train)
 	m.deadline = m.stopAt.Add(m.cfg.Collect)
+	learn(ready)
 	m.span, m.paced = m.plan(ready)
-	return m.grant(ready, m.span)
+	return m.grant(now, ready, m.span)
 }
 
 func (m *Machine) canStart() bool {
@@ -163,41 +168,14 @@ func (m *Machine) canStart() bool {
 // void round, so that a fault that ends every round at once does not spin.
 func (m *Machine) holdsBack() bool { return m.voidRow > 0 || len(m.missing()) > 0 }
 
-// plan is how long the local steps should take, and whether that follows
-// measured speeds: all ready members together do LocalSteps times their number.
-func (m *Machine) plan(ready []*member) (time.Duration, bool) {
-	speed, n := 0.0, 0 // steps per nanosecond
-	for _, mb := range ready {
-		if mb.step > 0 {
-			speed += 1 / float64(mb.step)
-			n++
-		}
-	}
-	if m.cfg.LocalSteps == 0 || n == 0 {
-		return m.cfg.Train, false
-	}
-	span := float64(m.cfg.LocalSteps) * float64(n) / speed
-	if span >= float64(m.cfg.Train) {
-		return m.cfg.Train, true
-	}
-	return time.Duration(math.Round(span)), true
-}
-
-// expectedEnd is when members that work at their measured speed have reported.
-func (m *Machine) expectedEnd() time.Time {
-	if !m.paced {
-		return m.stopAt
-	}
-	return earlier(m.stopAt, m.started.Add(m.span+m.span/4+m.cfg.Settle))
-}
-
 // grant gives members work for the span that is left.
-func (m *Machine) grant(ms []*member, left time.Duration) []Action {
+func (m *Machine) grant(now time.Time, ms []*member, left time.Duration) []Action {
 	if len(ms) == 0 {
 		return nil
 	}
+	evaluate := m.cfg.EvaluateEvery > 0 && m.committed%m.cfg.EvaluateEvery == 0
 	for _, mb := range ms {
-		m.shares[mb.name] = &share{site: mb.site, epoch: mb.epoch, maxSteps: m.budget(mb, left)}
+		m.shares[mb.name] = &share{site: mb.site, epoch: mb.epoch, maxSteps: m.budget(mb, left), since: now, evaluates: evaluate}
 		mb.state = MemberWorking
 	}
 	atWork := 0
@@ -211,22 +189,10 @@ func (m *Machine) grant(ms []*member, left time.Duration) []Action {
 		out = append(out, Grant{
 			Member: mb.name, Round: m.round, MaxSteps: m.shares[mb.name].maxSteps, StopAt: m.stopAt, Deadline: m.deadline,
 			Alone:    atWork == 1,
-			Evaluate: m.cfg.EvaluateEvery > 0 && m.committed%m.cfg.EvaluateEvery == 0,
+			Evaluate: evaluate,
 		})
 	}
 	return out
-}
-
-// budget is the member's number of local steps for what is left of the span: as
-// many as its measured step time lets it do, so that all finish together.
-func (m *Machine) budget(mb *member, left time.Duration) uint64 {
-	switch {
-	case m.cfg.LocalSteps == 0:
-		return 0
-	case mb.step == 0 || !m.paced:
-		return uint64(max(1, math.Round(float64(m.cfg.LocalSteps)*(float64(left)/float64(m.span)))))
-	}
-	return uint64(max(1, math.Round(float64(left)/float64(mb.step))))
 }
 
 func (m *Machine) shareNames() []string {
@@ -293,7 +259,7 @@ func (m *Machine) Next() time.Time {
 	var next time.Time
 	switch m.state {
 	case Collecting:
-		next = m.closeBy()
+		next = earlier(m.closeBy(), m.nextCallBack())
 	case Waiting:
 		if m.canStart() {
 			next = m.startBy()

@@ -76,7 +76,8 @@ func (r *run) report(s *site) {
 	r.hold()
 	if _, ok := r.m.Expecting(r.now, s.member, s.round); ok {
 		s.accepted = true
-		r.act(r.m.Accepted(r.now, s.member))
+		steps := s.pending / s.rate / s.Step.Seconds()
+		r.act(r.m.Accepted(r.now, s.member, uint64(steps+0.5)))
 	} else {
 		s.lost += s.pending
 		s.pending = 0
