@@ -44,6 +44,7 @@ func (a *Applier) Status(ctx context.Context, obj, old client.Object) (changed b
 	if err := a.takeOver(ctx, u, content); err != nil {
 		return true, id.failed("status", err)
 	}
+	obj.SetResourceVersion(u.GetResourceVersion())
 	return true, nil
 }
 

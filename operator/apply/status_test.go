@@ -46,6 +46,9 @@ func TestStatusIsWrittenOnlyWhenItMeansSomethingElse(t *testing.T) {
 
 	seen := &v1alpha1.Site{}
 	b.get(t, "quebec", seen)
+	if next.ResourceVersion != seen.ResourceVersion {
+		t.Errorf("the write made version %s, told was %s", seen.ResourceVersion, next.ResourceVersion)
+	}
 	if seen.Status.Phase != v1alpha1.SiteJoining || seen.Status.Nodes != 2 || len(seen.Status.Conditions) != 1 || seen.Generation != old.Generation {
 		t.Fatalf("kept is %+v", seen.Status)
 	}
@@ -77,6 +80,9 @@ func TestStatusOfAnotherWriterIsTakenOver(t *testing.T) {
 	b.get(t, "quebec", seen)
 	b.status(t, next, seen, 2) // an apply leaves their field: the update removes it
 	b.get(t, "quebec", seen)
+	if next.ResourceVersion != seen.ResourceVersion {
+		t.Errorf("the writes made version %s, told was %s", seen.ResourceVersion, next.ResourceVersion)
+	}
 	if seen.Status.Federation != "" || seen.Status.Phase != v1alpha1.SiteIdle {
 		t.Errorf("kept is %+v", seen.Status)
 	}

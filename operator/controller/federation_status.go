@@ -16,18 +16,18 @@ import (
 	"girassol.dev/operator/resources"
 )
 
-// shown is the last status that was written, over the version of the object that
-// it was worked out from: while the cache still has that version, it lags behind.
+// shown is the last status that was written, and the version that it made: while
+// the cache has an older one, it lags behind.
 type shown struct {
-	over   string
-	status v1alpha1.FederationStatus
+	version string
+	status  v1alpha1.FederationStatus
 }
 
-// newest is the object with the status that was last written over it.
+// newest is the object with the status that was last written.
 func (r *FederationReconciler) newest(f *v1alpha1.Federation) *v1alpha1.Federation {
 	known, _ := r.shown.Load(keyOf(f))
 	last, ok := known.(shown)
-	if !ok || last.over != f.ResourceVersion {
+	if !ok || !isOlder(f.ResourceVersion, last.version) {
 		return f
 	}
 	f = f.DeepCopy()
@@ -48,7 +48,7 @@ func (r *FederationReconciler) show(ctx context.Context, v *federation, done boo
 	if err != nil || !changed {
 		return gone(ctx, r.Reader, v.Federation, err)
 	}
-	r.shown.Store(v.key, shown{v.ResourceVersion, next.Status})
+	r.shown.Store(v.key, shown{next.ResourceVersion, next.Status})
 	r.tell(v.Federation, next)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -95,4 +96,41 @@ func TestANewOperatorChangesNothingBeforeItKnows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// laggingFederations gives a federation as it once was.
+type laggingFederations struct {
+	client.Client
+	old *v1alpha1.Federation
+}
+
+func (c *laggingFederations) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if f, ok := o.(*v1alpha1.Federation); ok && c.old != nil {
+		c.old.DeepCopyInto(f)
+		return nil
+	}
+	return c.Client.Get(ctx, key, o, opts...)
+}
+
+func TestAStatusThatGoesBackWhileTheCacheShowsOneInBetweenIsWritten(t *testing.T) {
+	b := newBench(t)
+	cache := &laggingFederations{Client: b.reads}
+	b.reads = cache
+	b.restart()
+	b.site("lisboa")
+	b.federation("gpt", nil, "lisboa")
+	b.coordinator.say(v1alpha1.FederationTraining, 7)
+	answered, _ := b.reconcile("gpt")
+	cache.old = answered
+	b.coordinator.reachable, b.coordinator.why = membership.No, "connection refused"
+	lost, _ := b.reconcile("gpt")
+	b.is(lost, v1alpha1.ConditionCoordinatorAvailable, metav1.ConditionFalse, v1alpha1.ReasonCoordinatorUnreachable)
+	b.coordinator.reachable = membership.Yes
+	again, _ := b.reconcile("gpt")
+	b.is(again, v1alpha1.ConditionCoordinatorAvailable, metav1.ConditionTrue, v1alpha1.ReasonCoordinatorAvailable)
+
+	cache.old = lost // it shows the first of the two writes
+	b.coordinator.reachable = membership.No
+	now, _ := b.reconcile("gpt")
+	b.is(now, v1alpha1.ConditionCoordinatorAvailable, metav1.ConditionFalse, v1alpha1.ReasonCoordinatorUnreachable)
 }
