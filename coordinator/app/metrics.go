@@ -16,7 +16,8 @@ type collector struct {
 	status func(context.Context) (*coordinatorv1.FederationStatus, error)
 	// socket is what the gRPC sockets have received and sent, closed ones too: a
 	// counter must not fall when a member goes.
-	socket func() (in, out uint64)
+	socket    func() (in, out uint64)
+	firstStep *prometheus.Desc
 	// baselines in grams by site; the federation's energy at all hours alike.
 	baselines func() map[string]float64
 
@@ -50,6 +51,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
 		energy:      desc("energy_joules_total", "Energy by the site's counter or stated power model.", "site", "source"),
 		emissions:   desc("emissions_grams_total", "CO2 by ledger; the two are never added.", "site", "accounting"),
+		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
 		baseline:    desc("baseline_emissions_grams", "CO2 by the marginal ledger that the federation's energy so far would have emitted at the site's mean intensity so far.", "site"),
 		signal:      desc("site_signal_value", "Reading behind the present energy decision.", "site", "kind", "unit"),
 	}
@@ -110,6 +112,9 @@ func (c *collector) site(s *coordinatorv1.SiteStatus, gauge, count func(*prometh
 		if l.AverageKgco2E != nil {
 			count(c.emissions, l.GetAverageKgco2E()*1000, name, "average")
 		}
+	}
+	if s.FirstStepSeconds != nil {
+		gauge(c.firstStep, s.GetFirstStepSeconds(), name)
 	}
 	if sig := s.GetSignal(); sig != nil && sig.Value != nil {
 		gauge(c.signal, sig.GetValue(), name, sig.GetKind(), sig.GetUnit())

@@ -94,6 +94,7 @@ type Engine struct {
 
 	model     *model // nil before the first weights
 	uploads   map[string]*Upload
+	starts   map[string]*start // by site
 	counted   map[string]uint64 // update id -> version, of recent commits
 	stats     map[string]checkpoint.SiteStats
 	samples   uint64 // committed by all sites
@@ -140,6 +141,7 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 	}
 	if err := e.recover(); err != nil {
 		return nil, err
+		starts:   map[string]*start{},
 	}
 	if e.model == nil && cfg.InitialModel != "" {
 		if err := e.loadInitial(cfg.InitialModel); err != nil {

@@ -100,11 +100,13 @@ func trimHello(h *coordinatorv1.Hello) {
 }
 
 // cut bounds a text for people.
-func cut(s string) string {
-	if len(s) <= maxText {
+func cut(s string) string { return cutTo(s, maxText) }
+
+func cutTo(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:maxText], "") + "..."
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
 func (e *Engine) declared(site string) bool {
@@ -132,9 +134,11 @@ func (e *Engine) Heartbeat(ctx context.Context, s *session.Session, hb *coordina
 		}
 		hb.Detail, hb.Loss = cut(hb.GetDetail()), finite(hb.Loss)
 		s.Seen, s.Last = now, hb
+		hb.Trainer, hb.WarmStart = trainerFacts(hb.GetTrainer()), measuredStart(hb.GetWarmStart())
 		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_HeartbeatReply{
 			HeartbeatReply: &coordinatorv1.HeartbeatReply{Sequence: hb.GetSequence(), ServerUnixMs: now.UnixMilli()},
 		}})
+		e.noteFirstStep(now, s, hb)
 		e.act(now, e.machine.Heard(now, s.Member, s.Epoch, report(hb)))
 	})
 }

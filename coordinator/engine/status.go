@@ -71,6 +71,7 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 		Name: s.Name, Phase: string(s.Phase), Reason: string(s.Reason), Message: s.Message,
 		Membership: membershipProto(s.Membership), SinceUnixMs: milli(s.Since), Signal: e.wishes.signals[s.Name],
 		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
+		FirstStepSeconds:  e.firstStep(s.Name),
 	}
 	for _, ses := range sessions {
 		hb := ses.Last
@@ -82,6 +83,7 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 		}
 		if hb != nil {
 			m.Loss, m.StepSeconds = hb.Loss, hb.StepSeconds
+			m.Trainer, m.WarmStart = hb.Trainer, hb.WarmStart
 		}
 		if e.hooks.Bytes != nil {
 			m.BytesUp, m.BytesDown = e.hooks.Bytes(ses.Member)

@@ -102,6 +102,9 @@ func (e *Engine) SetDefault(site string, w Wish) {
 	e.wishes.energy[site] = wish{w.Membership, w.Reason, w.Message}
 	in := e.wishes.effective(site)
 	// The site is declared and nothing runs yet, so neither error nor action can come.
+	if in.Membership == round.Admit {
+		e.admitted(time.Now(), site)
+	}
 	_, _, _ = e.machine.SetMembership(time.Now(), site, in.Membership, time.Time{}, in.Reason, in.Message)
 }
 
@@ -130,6 +133,9 @@ func (e *Engine) setMembership(now time.Time, w Wish) (InForce, error) {
 	changed, actions, err := e.machine.SetMembership(now, w.Site, in.Membership, deadline, in.Reason, in.Message)
 	if err != nil {
 		return InForce{}, err
+	}
+	if changed && in.Membership == round.Admit {
+		e.admitted(now, w.Site)
 	}
 	if changed {
 		e.log.Info("membership changed", "site", w.Site, "membership", in.Membership, "reason", in.Reason, "message", in.Message)
