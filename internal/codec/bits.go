@@ -26,11 +26,16 @@ func (w *bitWriter) put(v uint32, n uint) {
 // rice writes gap with parameter b.
 func (w *bitWriter) rice(gap uint32, b uint) {
 	q := uint(gap >> b)
+	low := gap & (1<<b - 1)
+	if q+1+b <= 32 {
+		w.put((low<<1|1)<<q, q+1+b)
+		return
+	}
 	for ; q >= 32; q -= 32 {
 		w.put(0, 32)
 	}
 	w.put(1<<q, q+1)
-	w.put(gap&(1<<b-1), b)
+	w.put(low, b)
 }
 
 // flush fills the last byte with zero bits.

@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -91,22 +90,25 @@ func (enc *Encoder) Block(b Block, x, decoded []float32) error {
 }
 
 func (enc *Encoder) plain(out []byte, x, decoded []float32) []byte {
-	if enc.f.values == algorithm.FP32 {
+	if kernel.Largest(x) > math.Float32bits(MaxMagnitude) {
+		clamped := make([]float32, len(x))
 		for i, v := range x {
-			v = clamp(v)
-			if decoded != nil {
-				decoded[i] += v
-			}
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+			clamped[i] = clamp(v)
+		}
+		x = clamped
+	}
+	at, n := len(out), enc.f.width()*len(x)
+	out = slices.Grow(out, n)[:at+n]
+	if enc.f.values == algorithm.FP32 {
+		kernel.PackFP32(out[at:], x)
+		if decoded != nil {
+			kernel.Axpy(decoded, 1, x)
 		}
 		return out
 	}
-	for i, v := range x {
-		h := kernel.BF16(clamp(v))
-		if decoded != nil {
-			decoded[i] += kernel.FromBF16(h)
-		}
-		out = binary.LittleEndian.AppendUint16(out, h)
+	kernel.PackBF16(out[at:], x)
+	if decoded != nil {
+		kernel.AxpyBF16(decoded, 1, out[at:])
 	}
 	return out
 }
@@ -138,10 +140,8 @@ func (enc *Encoder) Close(aux Aux) (int64, error) {
 		}
 		for len(values) > 0 && enc.err == nil {
 			n := min(len(values), BlockSize)
-			enc.out = slices.Grow(enc.out[:0], 4*n)
-			for _, v := range values[:n] {
-				enc.out = binary.LittleEndian.AppendUint32(enc.out, math.Float32bits(v))
-			}
+			enc.out = slices.Grow(enc.out[:0], 4*n)[:4*n]
+			kernel.PackFP32(enc.out, values[:n])
 			_ = enc.write(enc.out) // kept in enc.err
 			values = values[n:]
 		}

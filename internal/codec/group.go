@@ -74,8 +74,10 @@ type group struct {
 	idx []uint16  // ascending
 	val []float32 // as the receiver has them
 
-	indices [GroupSize]uint16
-	values  [GroupSize]float32
+	indices  [GroupSize]uint16
+	values   [GroupSize]float32
+	codes    [GroupSize / 8]uint16
+	selector kernel.Selector
 }
 
 var groups = sync.Pool{New: func() any { return new(group) }}
@@ -97,7 +99,7 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 	if f.keep == 1 {
 		g.idx = everyIndex[:len(x)]
 	} else {
-		g.idx = kernel.TopK(g.indices[:0], x, k)
+		g.idx = g.selector.TopK(x, k)
 	}
 	g.val = g.values[:k]
 	zero := true
@@ -129,17 +131,10 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 	}
 	switch f.values {
 	case algorithm.TwoBit:
-		for j, v := range g.val {
-			code, level := uint32(0), low
-			// Nearer level, the lower one when equally near.
-			if a := math.Abs(float64(v)); a+a > float64(low)+float64(high) {
-				code, level = 2, high
-			}
-			if v < 0 {
-				code, level = code|1, -level
-			}
-			g.val[j] = level
-			w.put(code, 2)
+		codes := g.codes[:(k+7)/8]
+		kernel.TwoLevels(codes, g.val, halfway(low, high), low, high)
+		for i, c := range codes {
+			w.put(uint32(c), uint(2*min(8, k-8*i)))
 		}
 		w.flush()
 	case algorithm.FP32:
@@ -159,25 +154,21 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 }
 
 // cheapestRice is the parameter that costs the fewest bits, the smallest of
-// equals.
+// equals. From b to b+1 the gaps save the sum of their ceil((gap>>b)/2) bits, which
+// falls with b, and each index costs one more: the cost has one valley.
 func (g *group) cheapestRice() uint {
-	var cost [maxRice + 1]int
-	next := 0
-	for _, i := range g.idx {
-		gap := int(i) - next
-		next = int(i) + 1
-		for b := range cost {
-			cost[b] += gap >> b
+	for b := range uint(maxRice) {
+		saved, next := 0, 0
+		for _, i := range g.idx {
+			gap := int(i) - next
+			next = int(i) + 1
+			saved += (gap>>b + 1) >> 1
+		}
+		if saved <= len(g.idx) {
+			return b
 		}
 	}
-	best := 0
-	for b := range cost {
-		cost[b] += len(g.idx) * (1 + b)
-		if cost[b] < cost[best] {
-			best = b
-		}
-	}
-	return uint(best)
+	return maxRice
 }
 
 // Faults of a group's bytes.

@@ -80,7 +80,7 @@ func TestGroupComesBackAsSent(t *testing.T) {
 		if kept > k {
 			t.Fatalf("%d kept, at most %d", kept, k)
 		}
-		top := kernel.TopK(nil, x, k)
+		top := new(kernel.Selector).TopK(x, k)
 		for i, v := range decoded {
 			if v != 0 && !slices.Contains(top, uint16(i)) {
 				t.Fatalf("index %d is not among the %d largest", i, k)

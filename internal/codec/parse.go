@@ -11,6 +11,7 @@ import (
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/kernel"
 	"girassol.dev/internal/tensor"
 )
 
@@ -151,7 +152,7 @@ func scanPlain(w *window, s *scratch, name string, n int, f format, limit float3
 // within is unpack for who does not need the values.
 func within(s *scratch, n int, b []byte, f format, limit float32) bool {
 	if f.values == algorithm.FP32 {
-		return boundedFP32(b[:4*n], limit)
+		return kernel.LargestFP32(b[:4*n]) <= math.Float32bits(limit)
 	}
 	return unpack(s.val[:n], b, f, limit)
 }

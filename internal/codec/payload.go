@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -187,62 +186,9 @@ var bufferFormat = format{values: algorithm.FP32, keep: 1}
 // unpack reads plain values and says whether all are within ±limit.
 func unpack(dst []float32, src []byte, f format, limit float32) bool {
 	if f.values == algorithm.FP32 {
-		return unpackFP32(dst, src, limit)
+		kernel.UnpackFP32(dst, src)
+	} else {
+		kernel.UnpackBF16(dst, src)
 	}
-	kernel.UnpackBF16(dst, src)
-	return bounded(dst, limit)
-}
-
-// magnitude is the bits of |v|, which order as |v| does, NaN above all.
-func magnitude(bits uint32) uint32 { return bits &^ (1 << 31) }
-
-// unpackFP32 is unpack in one pass, four at a time: comparisons do not wait for
-// each other.
-func unpackFP32(dst []float32, src []byte, limit float32) bool {
-	var w0, w1, w2, w3 uint32
-	for len(dst) >= 4 && len(src) >= 16 {
-		x0, x1 := binary.LittleEndian.Uint32(src), binary.LittleEndian.Uint32(src[4:])
-		x2, x3 := binary.LittleEndian.Uint32(src[8:]), binary.LittleEndian.Uint32(src[12:])
-		dst[0], dst[1] = math.Float32frombits(x0), math.Float32frombits(x1)
-		dst[2], dst[3] = math.Float32frombits(x2), math.Float32frombits(x3)
-		w0, w1 = max(w0, magnitude(x0)), max(w1, magnitude(x1))
-		w2, w3 = max(w2, magnitude(x2)), max(w3, magnitude(x3))
-		dst, src = dst[4:], src[16:]
-	}
-	for i := range dst {
-		x := binary.LittleEndian.Uint32(src[4*i:])
-		dst[i] = math.Float32frombits(x)
-		w0 = max(w0, magnitude(x))
-	}
-	return max(w0, w1, w2, w3) <= math.Float32bits(limit)
-}
-
-// boundedFP32 is unpackFP32 for who only asks.
-func boundedFP32(src []byte, limit float32) bool {
-	var w0, w1, w2, w3 uint32
-	for len(src) >= 16 {
-		w0 = max(w0, magnitude(binary.LittleEndian.Uint32(src)))
-		w1 = max(w1, magnitude(binary.LittleEndian.Uint32(src[4:])))
-		w2 = max(w2, magnitude(binary.LittleEndian.Uint32(src[8:])))
-		w3 = max(w3, magnitude(binary.LittleEndian.Uint32(src[12:])))
-		src = src[16:]
-	}
-	for ; len(src) >= 4; src = src[4:] {
-		w0 = max(w0, magnitude(binary.LittleEndian.Uint32(src)))
-	}
-	return max(w0, w1, w2, w3) <= math.Float32bits(limit)
-}
-
-// bounded says whether no value is NaN or beyond ±limit.
-func bounded(x []float32, limit float32) bool {
-	var w0, w1, w2, w3 uint32
-	for len(x) >= 4 {
-		w0, w1 = max(w0, magnitude(math.Float32bits(x[0]))), max(w1, magnitude(math.Float32bits(x[1])))
-		w2, w3 = max(w2, magnitude(math.Float32bits(x[2]))), max(w3, magnitude(math.Float32bits(x[3])))
-		x = x[4:]
-	}
-	for _, v := range x {
-		w0 = max(w0, magnitude(math.Float32bits(v)))
-	}
-	return max(w0, w1, w2, w3) <= math.Float32bits(limit)
+	return kernel.Largest(dst) <= math.Float32bits(limit)
 }

@@ -10,12 +10,12 @@ import (
 	"girassol.dev/internal/tensor"
 )
 
-// The loops take four values at a time; each place in and behind the fours
-// counts, with either sign.
+// The loops take several values at a time; each place in and behind them counts,
+// with either sign.
 func TestEveryPlainValueIsJudged(t *testing.T) {
 	const limit = MaxMagnitude
 	beyond := math.Nextafter32(limit, math.MaxFloat32)
-	for n := range 12 {
+	for n := range 40 {
 		for at := range n {
 			for _, tc := range []struct {
 				v    float32
@@ -30,8 +30,9 @@ func TestEveryPlainValueIsJudged(t *testing.T) {
 					raw[4*i], raw[4*i+1], raw[4*i+2], raw[4*i+3] = byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24)
 				}
 				got := make([]float32, n)
-				if bounded(x, limit) != tc.want || boundedFP32(raw, limit) != tc.want || unpackFP32(got, raw, limit) != tc.want {
-					t.Errorf("%g at %d of %d: want %v of all three", tc.v, at, n, tc.want)
+				f := format{algorithm.FP32, 1}
+				if within(nil, n, raw, f, limit) != tc.want || unpack(got, raw, f, limit) != tc.want {
+					t.Errorf("%g at %d of %d: want %v of both", tc.v, at, n, tc.want)
 				}
 				for i, v := range x {
 					if math.Float32bits(got[i]) != math.Float32bits(v) {

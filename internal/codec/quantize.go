@@ -11,27 +11,15 @@ const lloydRounds = 12
 
 // levels finds two levels, low <= high, for the absolute values of v, which is
 // not empty, by Lloyd's iteration from the mean on: each level becomes the mean
-// of the values that are nearer to it. Both are rounded to bf16. Sums are in
-// float64 in index order, so that every machine finds the same ones.
+// of the values that are nearer to it. Both are rounded to bf16.
 func levels(v []float32) (low, high float32) {
-	total := 0.0
-	for _, x := range v {
-		total += math.Abs(float64(x))
-	}
+	total, _, _ := kernel.SplitSums(v, math.Inf(1))
 	bound := total / float64(len(v))
 	lo, hi := bound, bound
 	for range lloydRounds {
 		// Two sums, not one and a difference: small values next to huge ones
 		// must not drown.
-		below, above, n := 0.0, 0.0, 0
-		for _, x := range v {
-			if a := math.Abs(float64(x)); a > bound {
-				above += a
-				n++
-			} else {
-				below += a
-			}
-		}
+		below, above, n := kernel.SplitSums(v, bound)
 		if n == 0 || n == len(v) {
 			break
 		}
@@ -46,4 +34,15 @@ func levels(v []float32) (low, high float32) {
 	low = kernel.FromBF16(kernel.BF16(float32(lo)))
 	high = kernel.FromBF16(kernel.BF16(float32(hi)))
 	return min(low, high), max(low, high)
+}
+
+// halfway is the largest float32 that is not nearer to high than to low: what is
+// above it is nearer to high.
+func halfway(low, high float32) float32 {
+	middle := (float64(low) + float64(high)) / 2
+	f := float32(middle)
+	if float64(f) > middle {
+		f = math.Nextafter32(f, 0)
+	}
+	return f
 }

@@ -4,6 +4,8 @@ package kernel
 // equal; dst and src may be the same slice but must not overlap otherwise.
 func Axpy(dst []float32, w float32, src []float32) {
 	sameLength("Axpy", len(dst), len(src))
+	n := axpyFast(dst, w, src)
+	dst, src = dst[n:], src[n:]
 	for len(dst) >= 8 && len(src) >= 8 {
 		d, s := (*[8]float32)(dst), (*[8]float32)(src)
 		d0 := d[0] + float32(w*s[0])
@@ -22,6 +24,17 @@ func Axpy(dst []float32, w float32, src []float32) {
 	}
 }
 
+// AxpyBF16 adds w times the little-endian bfloat16 values of src to dst, rounded as
+// in Axpy; src has 2*len(dst) bytes.
+func AxpyBF16(dst []float32, w float32, src []byte) {
+	sameLength("AxpyBF16", 2*len(dst), len(src))
+	n := axpyBF16Fast(dst, w, src)
+	dst, src = dst[n:], src[2*n:]
+	for i := range dst {
+		dst[i] += float32(w * FromBF16(uint16(src[2*i])|uint16(src[2*i+1])<<8))
+	}
+}
+
 // Nesterov is the outer step in PyTorch's form, element by element:
 //
 //	m     = mu*m + g
@@ -33,6 +46,8 @@ func Axpy(dst []float32, w float32, src []float32) {
 func Nesterov(theta, m, g []float32, eta, mu float32) {
 	sameLength("Nesterov", len(theta), len(m))
 	sameLength("Nesterov", len(theta), len(g))
+	n := nesterovFast(theta, m, g, eta, mu)
+	theta, m, g = theta[n:], m[n:], g[n:]
 	for len(theta) >= 4 && len(m) >= 4 && len(g) >= 4 {
 		t, v, d := (*[4]float32)(theta), (*[4]float32)(m), (*[4]float32)(g)
 		g0, g1, g2, g3 := d[0], d[1], d[2], d[3]

@@ -47,10 +47,10 @@ func BenchmarkIDCT64(b *testing.B) {
 }
 
 func BenchmarkTopK(b *testing.B) {
-	x, idx := normal(2, large), make([]uint16, GroupSize)
+	x, s := normal(2, large), new(Selector)
 	ratioToCopy(b, large, func() {
 		for i := 0; i < len(x); i += GroupSize {
-			TopK(idx, x[i:i+GroupSize], GroupSize/16)
+			s.TopK(x[i:i+GroupSize], GroupSize/16)
 		}
 	})
 }
@@ -63,6 +63,16 @@ func BenchmarkPackBF16(b *testing.B) {
 func BenchmarkUnpackBF16(b *testing.B) {
 	dst, src := normal(2, large), make([]byte, 2*large)
 	ratioToCopy(b, large, func() { UnpackBF16(dst, src) })
+}
+
+func BenchmarkAxpyBF16(b *testing.B) {
+	dst, src := normal(2, large), make([]byte, 2*large)
+	ratioToCopy(b, large, func() { AxpyBF16(dst, 0.5, src) })
+}
+
+func BenchmarkSumSquares(b *testing.B) {
+	x, sum := normal(2, large), 0.0
+	ratioToCopy(b, large, func() { sum += SumSquares(x) })
 }
 
 func BenchmarkFinite(b *testing.B) {

@@ -19,6 +19,8 @@ func FromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 // 2*len(x) bytes.
 func PackBF16(dst []byte, x []float32) {
 	sameLength("PackBF16", len(dst), 2*len(x))
+	n := packBF16Fast(dst, x)
+	dst, x = dst[2*n:], x[n:]
 	for len(x) >= 4 && len(dst) >= 8 {
 		d, v := (*[8]byte)(dst), (*[4]float32)(x)
 		a, b, c, e := BF16(v[0]), BF16(v[1]), BF16(v[2]), BF16(v[3])
@@ -35,6 +37,8 @@ func PackBF16(dst []byte, x []float32) {
 // UnpackBF16 reads little-endian bfloat16 values; src has 2*len(dst) bytes.
 func UnpackBF16(dst []float32, src []byte) {
 	sameLength("UnpackBF16", 2*len(dst), len(src))
+	n := unpackBF16Fast(dst, src)
+	dst, src = dst[n:], src[2*n:]
 	for len(dst) >= 4 && len(src) >= 8 {
 		d, s := (*[4]float32)(dst), (*[8]byte)(src)
 		d[0] = FromBF16(uint16(s[0]) | uint16(s[1])<<8)

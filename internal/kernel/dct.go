@@ -11,6 +11,8 @@ const Block = 64
 // equal and a multiple of 64; dst may be src.
 func DCT64(dst, src []float32) {
 	blocks("DCT64", dst, src)
+	n := dctFast(dst, src)
+	dst, src = dst[n:], src[n:]
 	for len(dst) >= Block && len(src) >= Block {
 		forward64((*[64]float32)(dst), (*[64]float32)(src))
 		dst, src = dst[Block:], src[Block:]
@@ -20,6 +22,8 @@ func DCT64(dst, src []float32) {
 // IDCT64 is the inverse of DCT64, an orthonormal DCT-III, with the same rules.
 func IDCT64(dst, src []float32) {
 	blocks("IDCT64", dst, src)
+	n := idctFast(dst, src)
+	dst, src = dst[n:], src[n:]
 	for len(dst) >= Block && len(src) >= Block {
 		inverse64((*[64]float32)(dst), (*[64]float32)(src))
 		dst, src = dst[Block:], src[Block:]

@@ -10,7 +10,8 @@ const exponent = 0x7f800000
 // Finite returns the index of the first NaN or infinity of x, -1 if there is
 // none.
 func Finite(x []float32) int {
-	at := 0
+	at := finiteFast(x)
+	x = x[at:]
 	for len(x) >= 8 {
 		// An exponent of all ones carries into the sign bit when its lowest
 		// bit is added; nothing else does.
@@ -45,7 +46,10 @@ func SumSquares(x []float32) float64 { return Dot(x, x) }
 // SumSquares. The lengths must be equal.
 func Dot(x, y []float32) float64 {
 	sameLength("Dot", len(x), len(y))
-	var s0, s1, s2, s3 float64
+	var sums [4]float64
+	n := dotFast(x, y, &sums)
+	x, y = x[n:], y[n:]
+	s0, s1, s2, s3 := sums[0], sums[1], sums[2], sums[3]
 	for len(x) >= 4 && len(y) >= 4 {
 		a, b := (*[4]float32)(x), (*[4]float32)(y)
 		s0 += float64(float64(a[0]) * float64(b[0]))

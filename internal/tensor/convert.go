@@ -17,7 +17,7 @@ func decodeAs(d DType, dst []float32, src []byte) {
 			dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
 		}
 	case F32:
-		decodeFloats(dst, src)
+		kernel.UnpackFP32(dst, src)
 	case F16:
 		for i := range dst {
 			dst[i] = fromF16(binary.LittleEndian.Uint16(src[2*i:]))
@@ -38,7 +38,7 @@ func encodeAs(d DType, dst []byte, src []float32) {
 			binary.LittleEndian.PutUint64(dst[8*i:], math.Float64bits(float64(v)))
 		}
 	case F32:
-		encodeFloats(dst, src)
+		kernel.PackFP32(dst, src)
 	case F16:
 		for i, v := range src {
 			binary.LittleEndian.PutUint16(dst[2*i:], toF16(v))

@@ -2,7 +2,6 @@ package tensor
 
 import (
 	"encoding/binary"
-	"math"
 	"sync"
 	"unsafe"
 )
@@ -58,18 +57,4 @@ var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 // bytesOf is the memory of v.
 func bytesOf(v []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
-}
-
-// encodeFloats writes v as little-endian float32 on any machine.
-func encodeFloats(dst []byte, v []float32) {
-	for i, f := range v {
-		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f))
-	}
-}
-
-// decodeFloats reads little-endian float32 on any machine.
-func decodeFloats(dst []float32, src []byte) {
-	for i := range dst {
-		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-	}
 }

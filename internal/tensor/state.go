@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"girassol.dev/internal/kernel"
 )
 
 // State is the shared model state, the thing that every replica holds bit for
@@ -124,7 +126,7 @@ func hashLeaves(leaves []leaf, view bool) [][32]byte {
 				if scratch == nil {
 					scratch = make([]byte, digestBlock)
 				}
-				encodeFloats(scratch, l.floats)
+				kernel.PackFP32(scratch[:4*len(l.floats)], l.floats)
 				sums[i] = sha256.Sum256(scratch[:4*len(l.floats)])
 			}
 		}

@@ -1,0 +1,13 @@
+// The generator of internal/kernel's assembly, in a module of its own so that
+// the product does not depend on avo.
+module girassol.dev/internal/tools/kernelgen
+
+go 1.26.0
+
+require github.com/mmcloughlin/avo v0.6.0
+
+require (
+	golang.org/x/mod v0.42.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/tools v0.52.0 // indirect
+)
