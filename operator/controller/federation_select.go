@@ -28,12 +28,14 @@ func (r *FederationReconciler) listen(ctx context.Context, v *federation) error 
 			unavailable[s.Name] = true
 		}
 	}
-	if err := r.Energy.Ensure(ctx, v.Federation, sites); err != nil {
-		var fault *energy.Fault
-		if !errors.As(err, &fault) {
-			return fmt.Errorf("federation %s: energy: %w", v.key, err)
-		}
+	failed := r.Energy.Ensure(ctx, v.Federation, sites)
+	var fault *energy.Fault
+	switch {
+	case errors.As(failed, &fault):
 		v.blame(&fault.Fault)
+		failed = nil
+	case failed != nil: // and what it said before holds
+		failed = fmt.Errorf("federation %s: energy: %w", v.key, failed)
 	}
 	r.Energy.SetUnavailable(v.key, unavailable)
 	for i := range sites {
@@ -43,7 +45,7 @@ func (r *FederationReconciler) listen(ctx context.Context, v *federation) error 
 		}
 		v.wishes[sites[i].Name] = w
 	}
-	return nil
+	return failed
 }
 
 // lastWish is what a site shows of energy: an operator that has just begun does

@@ -2,10 +2,12 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -133,4 +135,25 @@ func TestAStatusThatGoesBackWhileTheCacheShowsOneInBetweenIsWritten(t *testing.T
 	b.coordinator.reachable = membership.No
 	now, _ := b.reconcile("gpt")
 	b.is(now, v1alpha1.ConditionCoordinatorAvailable, metav1.ConditionFalse, v1alpha1.ReasonCoordinatorUnreachable)
+}
+
+func TestAnEngineThatCannotBeAskedChangesNothingThatIsShown(t *testing.T) {
+	b := newBench(t)
+	b.site("lisboa")
+	b.energy.want("lisboa", openWindow)
+	b.federation("gpt", nil, "lisboa")
+	b.siteIs("lisboa", "gpt", v1alpha1.SiteActive, v1alpha1.ReasonTraining)
+	b.coordinator.say(v1alpha1.FederationTraining, 7)
+	b.reconcile("gpt")
+	before, _ := b.reconcile("gpt")
+	b.is(before, v1alpha1.ConditionEnergyFavourable, metav1.ConditionTrue, v1alpha1.ReasonEnergyFavourable)
+	b.energy.fault = errRefused
+	if _, err := b.r.Reconcile(context.Background(), ctrl.Request{NamespacedName: keyOf(before)}); !errors.Is(err, errRefused) {
+		t.Errorf("%v, want %v", err, errRefused)
+	}
+	now := &v1alpha1.Federation{}
+	b.get("gpt", now)
+	if now.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the status changed from\n%+v to\n%+v", before.Status, now.Status)
+	}
 }
