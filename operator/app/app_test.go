@@ -73,7 +73,7 @@ func (p *operator) end() {
 func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = holds(); err == nil {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +52,11 @@ func playCoordinator(t *testing.T, namespace, federation string, sites []string)
 	return c
 }
 
-func (c *coordinator) Watch(_ *coordinatorv1.WatchRequest, stream grpc.ServerStreamingServer[coordinatorv1.FederationStatus]) error {
+// Watch sends the status now, after changes, and like a real one every ten intervals
+// even if nothing changes: a coordinator that is silent for longer counts as lost.
+func (c *coordinator) Watch(r *coordinatorv1.WatchRequest, stream grpc.ServerStreamingServer[coordinatorv1.FederationStatus]) error {
+	again := time.NewTicker(10 * time.Duration(r.GetIntervalMs()) * time.Millisecond)
+	defer again.Stop()
 	for {
 		c.mu.Lock()
 		st, changed := c.status, c.changed
@@ -61,6 +66,7 @@ func (c *coordinator) Watch(_ *coordinatorv1.WatchRequest, stream grpc.ServerStr
 		}
 		select {
 		case <-changed:
+		case <-again.C:
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,20 +51,21 @@ func reconciles(t *testing.T) (n float64) {
 	return n
 }
 
-// quiet waits until nothing is reconciled and nothing written for a second.
+// stillness is longer than what a controller waits before it looks again: a second
+// after a first failure or a write that was crossed, two after a second failure.
+const stillness = 3 * time.Second
+
+// quiet waits until nothing is reconciled and nothing written for so long.
 func quiet(t *testing.T) {
 	t.Helper()
-	still, lastReconciles, lastWrites := 0, -1.0, -1.0
+	since, lastReconciles, lastWrites := time.Now(), -1.0, -1.0
 	eventually(t, "rest", func() error {
 		time.Sleep(180 * time.Millisecond)
 		r, w := reconciles(t), testenv.Shared(t).Requests(t).Writes()
-		if r == lastReconciles && w == lastWrites {
-			still++
-		} else {
-			still = 0
+		if r != lastReconciles || w != lastWrites {
+			since, lastReconciles, lastWrites = time.Now(), r, w
 		}
-		lastReconciles, lastWrites = r, w
-		if still < 5 {
+		if time.Since(since) < stillness {
 			return fmt.Errorf("%v reconciles, %v writes", r, w)
 		}
 		return nil
@@ -118,6 +120,7 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 		}
 		eventually(t, "sites that train", func() error { return train(ctx, e.Client, namespace, sites) })
 	})
+	written := follow(t, namespace)
 	restart := measure(fmt.Sprintf("%d new operators, nothing changed", restarts), func() {
 		for range restarts {
 			p.end()
@@ -132,6 +135,7 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 			quiet(t)
 		}
 	})
+	changes := written.since()
 	change := measure("a field of every site changed", func() {
 		var all v1alpha1.SiteList
 		if err := e.Client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -168,7 +172,7 @@ func TestACrowdOfSitesCostsBoundedRequestsAndMemory(t *testing.T) {
 		t.Errorf("from nothing: %.0f reads and %.0f writes for %d sites", first.reads, first.writes, sites)
 	}
 	if restart.reconciles < 1000 || restart.writes != 0 {
-		t.Errorf("%.0f reconciles of an unchanged world make writes: %v", restart.reconciles, restart.detail)
+		t.Errorf("%.0f reconciles of an unchanged world make writes: %v\n%s", restart.reconciles, restart.detail, strings.Join(changes, "\n"))
 	}
 	// Of the test itself: one write for each site; of the operator: its status, and
 	// the coordinators' configuration for many at a time.
