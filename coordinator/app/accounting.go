@@ -32,8 +32,10 @@ const (
 	keepEvery = 2 * time.Second
 )
 
-// accountant turns what the sites do into energy and emissions, by their stated
-// power model, on the signals' clock.
+// accountant turns what the sites do into energy and emissions, on the signals'
+// clock: by the counters of their members, and by their stated power model where
+// nothing is measured. On a replay's clock joules of this world mean nothing, and
+// the model tells all.
 type accountant struct {
 	path  string
 	clock signals.Clock
@@ -47,6 +49,9 @@ type accountant struct {
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
+	meters *metering // nil on a replay's clock
+	// told is what the energy of a site rests on.
+	told map[string]sources
 	// means of the marginal intensity by site, at all hours since begun.
 	means   map[string]ledger.Mean
 	seen    engine.Activities
@@ -63,6 +68,11 @@ type books struct {
 	Accounts map[string]ledger.Account `json:"accounts"`
 	Rounds   []ledger.Entry            `json:"rounds,omitempty"`
 	Means    map[string]ledger.Mean    `json:"means,omitempty"`
+	// Counters by member, as they were when the accounts were written: what they
+	// have told is in these, and nothing else.
+	Counters map[string]counter `json:"counters,omitempty"`
+	// Sources by site, joined by "+".
+	Sources map[string]string `json:"sources,omitempty"`
 }
 
 func readBooks(dataDir string) (books, error) {
@@ -84,7 +94,7 @@ func readBooks(dataDir string) (books, error) {
 func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map[string]ledger.Grid, power map[string]ledger.Power, old books, log *slog.Logger) (*accountant, error) {
 	a := &accountant{
 		path: filepath.Join(dataDir, "accounting.json"), clock: clock, speed: speed, power: power, log: log,
-		grids: grids, ledger: ledger.New(grids), last: clock.Now(), means: map[string]ledger.Mean{},
+		grids: grids, ledger: ledger.New(grids), last: clock.Now(), means: map[string]ledger.Mean{}, told: map[string]sources{},
 	}
 	maps.Copy(a.means, old.Means)
 	a.begun = a.last
@@ -95,6 +105,13 @@ func newAccountant(dataDir string, clock signals.Clock, speed float64, grids map
 	_, real := clock.(signals.Real)
 	a.virtual = !real
 	a.unsaved = a.virtual
+	if real {
+		a.meters = &metering{refused: a.refuse}
+		a.meters.restore(old.Counters, power, a.last)
+	}
+	for site, joined := range old.Sources {
+		a.rests(site, joined)
+	}
 	if len(old.Accounts) > 0 {
 		if err := a.ledger.Restore(old.Accounts); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.path, err)
@@ -130,9 +147,9 @@ func (a *accountant) run(ctx context.Context, activities func(context.Context) (
 	}
 }
 
-// add books the span since the last call. A member that trains takes its site's
-// training watts; one that is kept ready its idle watts; a site that is not
-// admitted has handed its capacity back and takes none.
+// add books the span since the last call. Where nothing is measured a member that
+// trains takes its site's training watts and one that is kept ready its idle watts.
+// A site that is not admitted has handed its capacity back and takes none.
 func (a *accountant) add(now engine.Activities) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,23 +168,54 @@ func (a *accountant) add(now engine.Activities) {
 		}
 	}
 	for _, act := range now.Sites {
-		p := a.power[act.Site]
-		watts := float64(act.Training) * p.TrainingWatts
-		if act.Admitted {
-			watts += float64(act.Members-act.Training) * p.IdleWatts
-		}
-		if watts == 0 {
+		a.addSite(act, now.Round, from, to)
+	}
+}
+
+// addSite books the span for one site. Members whose counter tells their energy are
+// booked when it does.
+func (a *accountant) addSite(act engine.Activity, number uint64, from, to time.Time) {
+	p := a.power[act.Site]
+	var round *uint64
+	if act.Training > 0 {
+		round = &number
+	}
+	var spans []booked
+	members, training := act.Members, act.Training
+	if a.meters != nil {
+		spans, members, training = a.meters.observe(act, round, from, to, p)
+		a.unsaved = a.unsaved || a.meters.changed
+		a.meters.changed = false
+	}
+	watts := float64(training) * p.TrainingWatts
+	if act.Admitted {
+		watts += float64(members-training) * p.IdleWatts
+	}
+	if watts > 0 {
+		spans = append(spans, modelled(act.Site, round, from, to, watts, p.PUE))
+	}
+	for _, s := range spans {
+		a.unsaved = true
+		if err := a.ledger.Book(s.Span); err != nil {
+			a.log.Error("energy not booked", "site", act.Site, "error", err)
 			continue
 		}
-		a.unsaved = true
-		span := ledger.Span{Site: act.Site, From: from, To: to, Watts: watts, PUE: p.PUE}
-		if act.Training > 0 {
-			span.Round = &now.Round
-		}
-		if err := a.ledger.Book(span); err != nil {
-			a.log.Error("energy not booked", "site", act.Site, "error", err)
-		}
+		a.rests(act.Site, s.source)
 	}
+}
+
+// rests notes what the energy of a site rests on.
+func (a *accountant) rests(site, joined string) {
+	if a.told[site] == nil {
+		a.told[site] = sources{}
+	}
+	a.told[site].add(joined)
+}
+
+// refuse tells of a counter that is not believed.
+func (a *accountant) refuse(member string, joules, seconds float64) {
+	a.log.Warn("a member's energy counter is not believed; the stated power model stands in until it makes sense again",
+		"member", member, "joules", joules, "seconds", seconds)
 }
 
 // report is the ledgers by federation, site and round, with what one site that
@@ -269,6 +317,13 @@ func (a *accountant) baselines() map[string]float64 {
 	return out
 }
 
+// accounts are the ledgers by site.
+func (a *accountant) accounts() map[string]ledger.Account {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Snapshot()
+}
+
 // entries is the ledger as manifests and status carry it.
 func (a *accountant) entries() map[string]checkpoint.LedgerEntry {
 	a.mu.Lock()
@@ -277,6 +332,7 @@ func (a *accountant) entries() map[string]checkpoint.LedgerEntry {
 	for site, acc := range a.ledger.Snapshot() {
 		out[site] = checkpoint.LedgerEntry{
 			EnergyJoules: acc.Joules, MarginalGrams: acc.MarginalGrams, AverageGrams: acc.AverageGrams, CoveredJoules: acc.MarginalJoules,
+			MeteredJoules: acc.MeasuredJoules, UncertaintyJoules: acc.UncertaintyJoules, Source: a.told[site].String(),
 		}
 	}
 	return out
@@ -290,7 +346,13 @@ func (a *accountant) keep() {
 		return
 	}
 	a.unsaved = false
-	b := books{Now: a.last, Begun: a.begun, Accounts: a.ledger.Snapshot(), Rounds: a.ledger.Rounds(), Means: maps.Clone(a.means)}
+	b := books{Now: a.last, Begun: a.begun, Accounts: a.ledger.Snapshot(), Rounds: a.ledger.Rounds(), Means: maps.Clone(a.means), Sources: map[string]string{}}
+	for site, from := range a.told {
+		b.Sources[site] = from.String()
+	}
+	if a.meters != nil {
+		b.Counters = a.meters.snapshot()
+	}
 	a.mu.Unlock()
 	err := tensor.WriteFileAtomic(a.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(b) })
 	if err != nil {

@@ -174,7 +174,7 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	if p.engine, err = engine.New(cfg, store, hooks, o.Log); err != nil {
 		return nil, err
 	}
-	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total, p.books.baselines))
+	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total, p.books.baselines, p.books.accounts))
 	desk, tell, err := p.decide(sites, traces, clock)
 	if err != nil {
 		return nil, err

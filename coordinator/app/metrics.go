@@ -2,11 +2,13 @@ package app
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/signals/ledger"
 )
 
 // collector exports the status at each scrape, so that a metric can never
@@ -20,15 +22,18 @@ type collector struct {
 	firstStep *prometheus.Desc
 	// baselines in grams by site; the federation's energy at all hours alike.
 	baselines func() map[string]float64
+	// energies are the accounts by site.
+	energies func() map[string]ledger.Account
+	rising   rising
 
-	phase, committed, void, samples, parameters, bytes, loss, agreement                        *prometheus.Desc
-	sitePhase, members, training, siteSamples, siteRounds, energy, emissions, signal, baseline *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, agreement                                     *prometheus.Desc
+	sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline *prometheus.Desc
 }
 
 // scrapeTimeout bounds the wait for a busy engine.
 const scrapeTimeout = 2 * time.Second
 
-func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error), socket func() (in, out uint64), baselines func() map[string]float64) *collector {
+func newCollector(federation string, status func(context.Context) (*coordinatorv1.FederationStatus, error), socket func() (in, out uint64), baselines func() map[string]float64, energies func() map[string]ledger.Account) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("girassol_"+name, help, labels, prometheus.Labels{"federation": federation})
 	}
@@ -36,6 +41,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		status:      status,
 		socket:      socket,
 		baselines:   baselines,
+		energies:    energies,
 		phase:       desc("federation_phase", "1 for the phase the federation is in.", "phase", "reason"),
 		committed:   desc("rounds_committed_total", "Rounds whose merge was committed."),
 		void:        desc("rounds_void_total", "Rounds that ended without effect."),
@@ -45,13 +51,14 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		loss:        desc("evaluation_loss", "Newest held-out loss."),
 		agreement:   desc("agreement_ratio", "Moving mean of the cosine of merged delta and residuals."),
 		sitePhase:   desc("site_phase", "1 for the phase the site is in, with its reason.", "site", "phase", "reason"),
+		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
 		members:     desc("site_members", "Members of the site with a session.", "site"),
 		training:    desc("site_training_seconds_total", "Training time behind the site's committed updates.", "site"),
 		siteSamples: desc("site_samples_total", "Samples of the site's committed updates.", "site"),
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
-		energy:      desc("energy_joules_total", "Energy by the site's counter or stated power model.", "site", "source"),
+		energy:      desc("energy_joules_total", "Energy, PUE included, by what tells it: measured by counters or modelled.", "site", "source"),
+		uncertainty: desc("energy_uncertainty_joules_total", "By how much energy_joules_total of both sources may be wrong, either way.", "site"),
 		emissions:   desc("emissions_grams_total", "CO2 by ledger; the two are never added.", "site", "accounting"),
-		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
 		baseline:    desc("baseline_emissions_grams", "CO2 by the marginal ledger that the federation's energy so far would have emitted at the site's mean intensity so far.", "site"),
 		signal:      desc("site_signal_value", "Reading behind the present energy decision.", "site", "kind", "unit"),
 	}
@@ -92,6 +99,11 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for site, grams := range c.baselines() {
 		gauge(c.baseline, grams, site)
 	}
+	for site, a := range c.energies() {
+		count(c.energy, a.MeasuredJoules, site, "measured")
+		count(c.energy, c.rising.at(site, a.Joules-a.MeasuredJoules), site, "model")
+		count(c.uncertainty, a.UncertaintyJoules, site)
+	}
 	for _, s := range st.GetSites() {
 		c.site(s, gauge, count)
 	}
@@ -101,11 +113,13 @@ func (c *collector) site(s *coordinatorv1.SiteStatus, gauge, count func(*prometh
 	name := s.GetName()
 	gauge(c.sitePhase, 1, name, s.GetPhase(), s.GetReason())
 	gauge(c.members, float64(len(s.GetMembers())), name)
+	if s.FirstStepSeconds != nil {
+		gauge(c.firstStep, s.GetFirstStepSeconds(), name)
+	}
 	count(c.training, s.GetTrainingSeconds(), name)
 	count(c.siteSamples, float64(s.GetSamples()), name)
 	count(c.siteRounds, float64(s.GetRoundsContributed()), name)
 	if l := s.GetLedger(); l != nil {
-		count(c.energy, l.GetEnergyKwh()*3.6e6, name, l.GetEnergySource())
 		if l.MarginalKgco2E != nil {
 			count(c.emissions, l.GetMarginalKgco2E()*1000, name, "marginal")
 		}
@@ -113,10 +127,24 @@ func (c *collector) site(s *coordinatorv1.SiteStatus, gauge, count func(*prometh
 			count(c.emissions, l.GetAverageKgco2E()*1000, name, "average")
 		}
 	}
-	if s.FirstStepSeconds != nil {
-		gauge(c.firstStep, s.GetFirstStepSeconds(), name)
-	}
 	if sig := s.GetSignal(); sig != nil && sig.Value != nil {
 		gauge(c.signal, sig.GetValue(), name, sig.GetKind(), sig.GetUnit())
 	}
+}
+
+// rising keeps counters that are differences of sums from falling by what rounding
+// takes from them: a fall would be read as a restart.
+type rising struct {
+	mu   sync.Mutex
+	most map[string]float64
+}
+
+func (r *rising) at(key string, v float64) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.most == nil {
+		r.most = map[string]float64{}
+	}
+	r.most[key] = max(r.most[key], v)
+	return r.most[key]
 }

@@ -19,6 +19,7 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/internal/wire"
+	"girassol.dev/signals/ledger"
 )
 
 // testWait bounds every wait of a test; it is never reached when all is well.
@@ -185,7 +186,7 @@ func TestCollectorTakesOddValuesAndForgetsSitesThatAreGone(t *testing.T) {
 	st := &coordinatorv1.FederationStatus{}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newCollector("lm", func(context.Context) (*coordinatorv1.FederationStatus, error) { return st, nil },
-		func() (uint64, uint64) { return 0, 0 }, func() map[string]float64 { return nil }))
+		func() (uint64, uint64) { return 0, 0 }, func() map[string]float64 { return nil }, func() map[string]ledger.Account { return nil }))
 	count := func() int {
 		t.Helper()
 		families, err := registry.Gather()

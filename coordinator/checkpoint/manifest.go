@@ -89,6 +89,11 @@ type LedgerEntry struct {
 	AverageGrams  *float64 `json:"averageGrams,omitempty"`
 	// CoveredJoules is the part of the energy that the grams account for.
 	CoveredJoules float64 `json:"coveredJoules"`
+	// MeteredJoules is the part that counters measured; Source names all that the
+	// energy rests on, joined by "+". It is right to within UncertaintyJoules.
+	MeteredJoules     float64 `json:"meteredJoules,omitempty"`
+	UncertaintyJoules float64 `json:"uncertaintyJoules,omitempty"`
+	Source            string  `json:"source,omitempty"`
 }
 
 // SiteStats is a site's accepted work since the first version.

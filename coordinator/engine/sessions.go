@@ -132,7 +132,7 @@ func (e *Engine) Heartbeat(ctx context.Context, s *session.Session, hb *coordina
 		if e.sessions.Member(s.Member) != s {
 			return
 		}
-		hb.Detail, hb.Loss = cut(hb.GetDetail()), finite(hb.Loss)
+		hb.Detail, hb.Loss, hb.Energy = cut(hb.GetDetail()), finite(hb.Loss), counted(hb.Energy)
 		s.Seen, s.Last = now, hb
 		hb.Trainer, hb.WarmStart = trainerFacts(hb.GetTrainer()), measuredStart(hb.GetWarmStart())
 		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_HeartbeatReply{

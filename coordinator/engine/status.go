@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -82,8 +83,9 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 			Hardware: ses.Hello.GetHardware(), AgentVersion: ses.Hello.GetAgentVersion(),
 		}
 		if hb != nil {
-			m.Loss, m.StepSeconds = hb.Loss, hb.StepSeconds
 			m.Trainer, m.WarmStart = hb.Trainer, hb.WarmStart
+			m.Loss, m.StepSeconds = hb.Loss, hb.StepSeconds
+			m.Energy = hb.Energy
 		}
 		if e.hooks.Bytes != nil {
 			m.BytesUp, m.BytesDown = e.hooks.Bytes(ses.Member)
@@ -103,6 +105,8 @@ type Activity struct {
 	// Samples of committed updates and the training time behind them.
 	Samples         uint64
 	TrainingSeconds float64
+	// Energies of those members that have a counter.
+	Energies []MemberEnergy
 }
 
 // Activities are those of all sites, in the round at work or the last one.
@@ -121,8 +125,12 @@ func (e *Engine) Activities(ctx context.Context) (Activities, error) {
 			a := Activity{Site: s.Name, Admitted: s.Membership == round.Admit, Members: len(sessions[s.Name]),
 				Samples: e.stats[s.Name].Samples, TrainingSeconds: e.stats[s.Name].TrainingSeconds}
 			for _, ses := range sessions[s.Name] {
-				if e.machine.Working(ses.Member) {
+				training := e.machine.Working(ses.Member)
+				if training {
 					a.Training++
+				}
+				if c := ses.Last.GetEnergy(); c != nil {
+					a.Energies = append(a.Energies, MemberEnergy{Member: ses.Member, Training: training, Counter: c})
 				}
 			}
 			out.Sites = append(out.Sites, a)
@@ -165,7 +173,7 @@ func evaluationProto(ev *checkpoint.Evaluation) *coordinatorv1.Evaluation {
 
 // ledgerProto turns joules and grams into kWh and kilograms.
 func ledgerProto(l checkpoint.LedgerEntry) *coordinatorv1.LedgerStatus {
-	out := &coordinatorv1.LedgerStatus{EnergyKwh: l.EnergyJoules / 3.6e6, EnergySource: "model"}
+	out := &coordinatorv1.LedgerStatus{EnergyKwh: l.EnergyJoules / 3.6e6, EnergySource: cmp.Or(l.Source, "model"), UncertaintyKwh: l.UncertaintyJoules / 3.6e6}
 	if l.MarginalGrams != nil {
 		kg := *l.MarginalGrams / 1000
 		out.MarginalKgco2E = &kg
@@ -176,6 +184,7 @@ func ledgerProto(l checkpoint.LedgerEntry) *coordinatorv1.LedgerStatus {
 	}
 	if l.EnergyJoules > 0 {
 		out.Coverage = l.CoveredJoules / l.EnergyJoules
+		out.Metered = min(l.MeteredJoules/l.EnergyJoules, 1)
 	}
 	return out
 }

@@ -33,6 +33,8 @@ type Row struct {
 	KWh   float64    `json:"kWh"`
 	// MeasuredShare of the energy; the rest is a power model's.
 	MeasuredShare float64 `json:"measuredShare"`
+	// UncertaintyKWh: the true energy is within KWh ± this.
+	UncertaintyKWh float64 `json:"uncertaintyKWh"`
 	// MarginalKg and AverageKg of CO2 are nil where no intensity was known; the
 	// shares say of how much of the energy one was.
 	MarginalKg    *float64 `json:"marginalKgCO2"`
@@ -76,7 +78,7 @@ func (r *Report) AddBound(b Bound) {
 
 func row(scope, site string, a Account) Row {
 	return Row{
-		Scope: scope, Site: site, KWh: a.KWh(), MeasuredShare: a.MeasuredShare(),
+		Scope: scope, Site: site, KWh: a.KWh(), MeasuredShare: a.MeasuredShare(), UncertaintyKWh: a.UncertaintyJoules / JoulesPerKWh,
 		MarginalKg: kg(a.MarginalGrams), MarginalShare: a.MarginalCoverage(),
 		AverageKg: kg(a.AverageGrams), AverageShare: a.AverageCoverage(),
 	}
@@ -102,7 +104,7 @@ func (r Report) WriteJSON(w io.Writer) error {
 
 // columns of the CSV.
 var columns = []string{"scope", "round", "site", "from", "to", "kwh", "measured_share",
-	"marginal_kgco2", "marginal_share", "average_kgco2", "average_share"}
+	"marginal_kgco2", "marginal_share", "average_kgco2", "average_share", "uncertainty_kwh"}
 
 // WriteCSV writes the rows under a header; what is not known is an empty cell,
 // never 0.
@@ -115,7 +117,7 @@ func (r Report) WriteCSV(w io.Writer) error {
 			round = strconv.FormatUint(*row.Round, 10)
 		}
 		lines = append(lines, []string{row.Scope, round, cell(row.Site), moment(row.From), moment(row.To), figure(&row.KWh),
-			figure(&row.MeasuredShare), figure(row.MarginalKg), figure(&row.MarginalShare), figure(row.AverageKg), figure(&row.AverageShare)})
+			figure(&row.MeasuredShare), figure(row.MarginalKg), figure(&row.MarginalShare), figure(row.AverageKg), figure(&row.AverageShare), figure(&row.UncertaintyKWh)})
 	}
 	if err := c.WriteAll(lines); err != nil {
 		return fmt.Errorf("ledger: report as CSV: %w", err)

@@ -84,7 +84,7 @@ func TestMeasuredEnergyIsLabelled(t *testing.T) {
 func TestReportsTellUnknownFromZero(t *testing.T) {
 	l := book(series(t, signals.Marginal, time.Hour, 0, 100))
 	l.KeepRounds(10)
-	if err := l.Book(ledger.Span{Site: "a", Round: round(1), From: t0, To: t0.Add(time.Hour), Watts: 1000, PUE: 1}); err != nil {
+	if err := l.Book(ledger.Span{Site: "a", Round: round(1), From: t0, To: t0.Add(time.Hour), Watts: 1000, PUE: 1, Uncertainty: 300}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Add("b", t0, t0.Add(time.Hour), 500, 1); err != nil {
@@ -109,14 +109,14 @@ func TestReportsTellUnknownFromZero(t *testing.T) {
 	if err := r.WriteCSV(&table); err != nil {
 		t.Fatal(err)
 	}
-	want := `scope,round,site,from,to,kwh,measured_share,marginal_kgco2,marginal_share,average_kgco2,average_share
-federation,,,,,2,0,0,0.5,,0
-site,,'=b,,,0.5,0,,0,,0
-site,,a,,,1,0,0,1,,0
-site,,b,,,0.5,0,,0,,0
-round,1,a,2026-03-02T00:00:00Z,2026-03-02T01:00:00Z,1,0,0,1,,0
-baseline,,r,2026-03-02T00:00:00Z,2026-03-02T02:00:00Z,2,0,0.1,1,,0
-bound,,,2026-03-02T00:00:00Z,2026-03-02T02:00:00Z,1.5,0,0.05,1,,0
+	want := `scope,round,site,from,to,kwh,measured_share,marginal_kgco2,marginal_share,average_kgco2,average_share,uncertainty_kwh
+federation,,,,,2,0,0,0.5,,0,0.3
+site,,'=b,,,0.5,0,,0,,0,0
+site,,a,,,1,0,0,1,,0,0.3
+site,,b,,,0.5,0,,0,,0,0
+round,1,a,2026-03-02T00:00:00Z,2026-03-02T01:00:00Z,1,0,0,1,,0,0.3
+baseline,,r,2026-03-02T00:00:00Z,2026-03-02T02:00:00Z,2,0,0.1,1,,0,0
+bound,,,2026-03-02T00:00:00Z,2026-03-02T02:00:00Z,1.5,0,0.05,1,,0,0
 `
 	if table.String() != want {
 		t.Errorf("%s", table.String())

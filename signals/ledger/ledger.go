@@ -48,6 +48,9 @@ type Account struct {
 	AverageJoules  float64 `json:"averageCoveredJoules"`
 	// MeasuredJoules are those of a counter; the others are a power model's.
 	MeasuredJoules float64 `json:"measuredJoules,omitempty"`
+	// UncertaintyJoules: the true energy is within Joules ± this. Errors of spans are
+	// added, because one meter or model is wrong in the same way all along.
+	UncertaintyJoules float64 `json:"uncertaintyJoules,omitempty"`
 }
 
 // KWh is the energy in kWh.
@@ -80,6 +83,8 @@ func (a Account) Plus(b Account) Account {
 		MarginalJoules: a.MarginalJoules + b.MarginalJoules,
 		AverageJoules:  a.AverageJoules + b.AverageJoules,
 		MeasuredJoules: a.MeasuredJoules + b.MeasuredJoules,
+
+		UncertaintyJoules: a.UncertaintyJoules + b.UncertaintyJoules,
 	}
 }
 
@@ -136,6 +141,8 @@ type Span struct {
 	PUE      float64
 	// Measured by a counter, not by a power model.
 	Measured bool
+	// Uncertainty: the true power is within Watts ± this.
+	Uncertainty float64
 }
 
 // Book counts a span to its site and, if it has one, to its round.
@@ -144,6 +151,10 @@ func (l *Ledger) Book(s Span) error {
 	if err != nil {
 		return fmt.Errorf("ledger: site %s: %w", s.Site, err)
 	}
+	if !(s.Uncertainty >= 0) || math.IsInf(s.Uncertainty, 0) {
+		return fmt.Errorf("ledger: site %s: %v W are no uncertainty", s.Site, s.Uncertainty)
+	}
+	a.UncertaintyJoules = s.Uncertainty * s.PUE * s.To.Sub(s.From).Seconds()
 	if s.Measured {
 		a.MeasuredJoules = a.Joules
 	}
@@ -170,7 +181,7 @@ func (l *Ledger) Snapshot() map[string]Account {
 func (l *Ledger) Restore(accounts map[string]Account) error {
 	restored := make(map[string]Account, len(accounts))
 	for site, a := range accounts {
-		for _, v := range []float64{a.Joules, a.MarginalJoules, a.AverageJoules, value(a.MarginalGrams), value(a.AverageGrams), a.MeasuredJoules} {
+		for _, v := range []float64{a.Joules, a.MarginalJoules, a.AverageJoules, value(a.MarginalGrams), value(a.AverageGrams), a.MeasuredJoules, a.UncertaintyJoules} {
 			if !(v >= 0) || math.IsInf(v, 0) {
 				return fmt.Errorf("ledger: site %s: snapshot holds %v", site, v)
 			}
