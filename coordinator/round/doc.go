@@ -19,6 +19,8 @@
 //	Committing  Completed   Committed for the Total-th time, or Complete
 //	Waiting     Completed   Complete
 //	Committing  Failed      CommitFailed, MaxConsecutiveVoid times in a row
+//	Collecting  Waiting     RollBack: void. No round starts before RolledBack
+//	Committing  Waiting     the same, for a caller that has not begun to merge
 //	any         Failed      Fail, unless the run is Completed
 //
 // And a member's part in the round at work:
@@ -77,8 +79,11 @@ type Config struct {
 	Grace time.Duration
 	// MaxConsecutiveVoid rounds after which the run fails; 0 never.
 	MaxConsecutiveVoid uint64
-	// EvaluateEvery so many rounds the grants ask for an evaluation; 0 never.
+	// EvaluateEvery so many commits the grants ask for an evaluation, in each round
+	// until there is a result; 0 never.
 	EvaluateEvery uint64
+	// EvaluateSite is the only site whose members are asked; empty: all.
+	EvaluateSite string
 }
 
 // State is where the machine stands.

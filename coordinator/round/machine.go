@@ -102,6 +102,9 @@ type Machine struct {
 	waitFrom  time.Time // since when it waits to start a round
 	committed uint64
 	voids     uint64
+	goingBack string // what a rollback at work does; empty without one
+	evaluated bool   // there is a held-out result,
+	resultAt  uint64 // of the model after so many commits
 	voidRow   uint64
 }
 

@@ -87,6 +87,12 @@ func TestAnyOrderOfInputs(t *testing.T) {
 			},
 			"committed":     func(t *rapid.T) { w.do(t, func(m *Machine) []Action { return m.Committed(w.now) }) },
 			"commit failed": w.commitFailed,
+			"roll back": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "rolls back") == 0 {
+					w.do(t, func(m *Machine) []Action { return m.RollBack(w.now, v1alpha1.ReasonEvaluationWorse, "goes back") })
+				}
+			},
+			"rolled back": func(t *rapid.T) { w.do(t, func(m *Machine) []Action { return m.RolledBack(w.now) }) },
 		})
 	})
 }
@@ -178,7 +184,7 @@ func (w *world) took(t *rapid.T, a Action) {
 			t.Fatalf("%s has no data in round %d and is granted it again", a.Member, a.Round)
 		case w.reported(a.Member):
 			t.Fatalf("%s has reported and is asked again for round %d", a.Member, a.Round)
-		case w.m.paused || !w.m.hasModel || w.m.sites[site].membership != Admit || !mb.connected:
+		case w.m.paused || w.m.goingBack != "" || !w.m.hasModel || w.m.sites[site].membership != Admit || !mb.connected:
 			t.Fatalf("%s gets a grant that it must not have", a.Member)
 		case !a.StopAt.After(w.now) || a.Deadline.Before(a.StopAt) || !a.Deadline.Equal(w.deadline):
 			t.Fatalf("grant at %s with stop %s and deadline %s, the round's is %s", w.now, a.StopAt, a.Deadline, w.deadline)

@@ -15,8 +15,9 @@ import (
 // TestScenarios runs the files under testdata. Time stands still unless a tick
 // lets it pass; it is printed since the start. Commands:
 //
-//	new sites=(a,b) [min-sites=1 steps=20 total=0 train=10s collect=5s join=30s settle=1s grace=5s max-void=0 evaluate-every=0 last-round=0 committed=0]
+//	new sites=(a,b) [min-sites=1 steps=20 total=0 train=10s collect=5s join=30s settle=1s grace=5s max-void=0 evaluate-every=0 evaluate-site= last-round=0 committed=0]
 //	model | pause | resume | committed | commit-failed [reason=R] | complete | fail
+//	roll-back | rolled-back | evaluated
 //	withhold MEMBER...
 //	admit SITE... | drain SITE [deadline=3s] [reason=R] | exclude SITE [reason=R]
 //	join MEMBER... [epoch=1] | lose MEMBER [epoch=1] [reason=R] | leave MEMBER [deadline=3s] [epoch=1]
@@ -77,7 +78,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 			Sites: strings.Split(arg["sites"], ","), Total: number(t, arg, "total", 0), MinSites: int(number(t, arg, "min-sites", 1)),
 			LocalSteps: number(t, arg, "steps", 20), Train: span(t, arg, "train", 10*time.Second), Collect: span(t, arg, "collect", 5*time.Second),
 			Join: span(t, arg, "join", 30*time.Second), Settle: span(t, arg, "settle", time.Second), Grace: span(t, arg, "grace", 5*time.Second),
-			MaxConsecutiveVoid: number(t, arg, "max-void", 0), EvaluateEvery: number(t, arg, "evaluate-every", 0),
+			MaxConsecutiveVoid: number(t, arg, "max-void", 0), EvaluateEvery: number(t, arg, "evaluate-every", 0), EvaluateSite: arg["evaluate-site"],
 		}, number(t, arg, "last-round", 0), number(t, arg, "committed", 0), 0, s.now)
 		return s.print(s.m.Tick(s.now))
 	case "model":
@@ -90,6 +91,13 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.print(s.m.Committed(s.now))
 	case "commit-failed":
 		return s.print(s.m.CommitFailed(s.now, reason(v1alpha1.ReasonNothingToMerge), "no weight"))
+	case "roll-back":
+		return s.print(s.m.RollBack(s.now, v1alpha1.ReasonEvaluationWorse, "goes back to version 3"))
+	case "rolled-back":
+		return s.print(s.m.RolledBack(s.now))
+	case "evaluated":
+		s.m.Evaluated(s.m.Status().Committed)
+		return s.m.Status().Evaluation
 	case "withhold":
 		return s.print(s.m.Withhold(s.now, names))
 	case "complete":
@@ -275,6 +283,9 @@ func (s *scenario) status() string {
 	if st.State == Collecting || st.State == Committing {
 		fmt.Fprintf(&b, "\nstarted=%s stop=%s deadline=%s granted=%v reported=%v waiting=%v",
 			s.since(st.Started), s.since(st.StopAt), s.since(st.Deadline), st.Granted, st.Reported, st.WaitingFor)
+	}
+	if st.Evaluation != "" {
+		b.WriteString("\n" + st.Evaluation)
 	}
 	return b.String()
 }

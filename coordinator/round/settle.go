@@ -161,7 +161,7 @@ func (m *Machine) start(now time.Time) []Action {
 }
 
 func (m *Machine) canStart() bool {
-	return !m.paused && m.hasModel && m.countSites(m.readyMembers()) >= m.cfg.MinSites
+	return !m.paused && m.goingBack == "" && m.hasModel && m.countSites(m.readyMembers()) >= m.cfg.MinSites
 }
 
 // holdsBack says whether the start waits until startBy: for somebody, or after a
@@ -173,9 +173,8 @@ func (m *Machine) grant(now time.Time, ms []*member, left time.Duration) []Actio
 	if len(ms) == 0 {
 		return nil
 	}
-	evaluate := m.cfg.EvaluateEvery > 0 && m.committed%m.cfg.EvaluateEvery == 0
 	for _, mb := range ms {
-		m.shares[mb.name] = &share{site: mb.site, epoch: mb.epoch, maxSteps: m.budget(mb, left), since: now, evaluates: evaluate}
+		m.shares[mb.name] = &share{site: mb.site, epoch: mb.epoch, maxSteps: m.budget(mb, left), since: now, evaluates: m.evaluates(mb.site)}
 		mb.state = MemberWorking
 	}
 	atWork := 0
@@ -189,7 +188,7 @@ func (m *Machine) grant(now time.Time, ms []*member, left time.Duration) []Actio
 		out = append(out, Grant{
 			Member: mb.name, Round: m.round, MaxSteps: m.shares[mb.name].maxSteps, StopAt: m.stopAt, Deadline: m.deadline,
 			Alone:    atWork == 1,
-			Evaluate: evaluate,
+			Evaluate: m.evaluates(mb.site),
 		})
 	}
 	return out

@@ -12,20 +12,23 @@ import (
 
 // Status is what a person may know of the machine.
 type Status struct {
-	State           State
-	Paused          bool
-	Phase           v1alpha1.FederationPhase
-	Reason          v1alpha1.Reason
-	Message         string
-	Round           uint64
-	Started         time.Time
-	StopAt          time.Time
-	Deadline        time.Time
-	Granted         []string
-	Reported        []string // their updates count
-	WaitingFor      []string
-	Committed       uint64
-	Voids           uint64
+	State      State
+	Paused     bool
+	Phase      v1alpha1.FederationPhase
+	Reason     v1alpha1.Reason
+	Message    string
+	Round      uint64
+	Started    time.Time
+	StopAt     time.Time
+	Deadline   time.Time
+	Granted    []string
+	Reported   []string // their updates count
+	WaitingFor []string
+	Committed  uint64
+	Voids      uint64
+	// Evaluation is what an evaluation that is due waits for; empty if it is at work
+	// or none is due.
+	Evaluation      string
 	ConsecutiveVoid uint64
 }
 
@@ -55,6 +58,7 @@ func (m *Machine) Status() Status {
 		}
 	}
 	st.Phase, st.Reason, st.Message = m.explain(st)
+	st.Evaluation = m.evaluationWaits()
 	return st
 }
 
@@ -77,6 +81,8 @@ func (m *Machine) explain(st Status) (v1alpha1.FederationPhase, v1alpha1.Reason,
 		return v1alpha1.FederationTraining, v1alpha1.ReasonCommitting, fmt.Sprintf("round %d is merged", m.round)
 	}
 	switch {
+	case m.goingBack != "":
+		return v1alpha1.FederationTraining, v1alpha1.ReasonRolledBack, m.goingBack
 	case m.paused:
 		return v1alpha1.FederationPaused, v1alpha1.ReasonPaused, "paused by request; `girassol resume` goes on"
 	case !m.hasModel:
