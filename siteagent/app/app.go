@@ -64,6 +64,7 @@ type options struct {
 	logFormat, logLevel                 string
 	metricsListen                       string
 	trainer                             []string
+	nvml                                string
 }
 
 // Command is the agent as a cobra command.
@@ -121,6 +122,7 @@ the same name.`,
 	f.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
+	nvmlFlag(cmd, &o.nvml)
 	for _, name := range []string{"coordinator", "federation", "site", "data"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
@@ -197,8 +199,10 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	gpus := newNVML(o.nvml, log)
+	defer func() { err = errors.Join(err, gpus.Close()) }()
 	config := agent.Config{
-		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: hardware.Detect(),
+		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: hardware.Summarize(inspect(ctx, gpus)),
 		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
 		Traffic: counter.Total, Trainer: api, Replica: store,
 		CursorPath: filepath.Join(o.data, "events.json"),

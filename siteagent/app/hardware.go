@@ -15,30 +15,35 @@ import (
 
 // HardwareCommand shows what an agent would see on this machine.
 func HardwareCommand() *cobra.Command {
-	var output string
+	var output, program string
 	cmd := &cobra.Command{
 		Use:   "hardware",
 		Short: "Show the machine's processors, memory and GPUs, and what is wrong with them",
 		Long: `Show the machine's processors, memory and GPUs as the agent sees them, what keeps
 a GPU from being used, and the way out.
 
-Everything is read from files; no GPU is opened or woken. What is not known is
-left out. ` + "NVML is not part of this build, so NVIDIA GPUs show no memory,\nutilisation, temperature or power.",
+AMD GPUs are read from files. NVIDIA GPUs are read from files and through
+NVIDIA's management library, which may wake those that nothing keeps awake;
+"--nvml off" keeps to files. What is not known is left out.`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch output {
-			case "text":
-				return writeReport(cmd.OutOrStdout(), hardware.Inspect())
-			case "json":
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				e.SetEscapeHTML(false)
-				return e.Encode(hardware.Inspect())
+			if output != "text" && output != "json" {
+				return fmt.Errorf("--output is %q, want text or json", output)
 			}
-			return fmt.Errorf("--output is %q, want text or json", output)
+			library := newNVML(program, nil)
+			defer library.Close()
+			report := inspect(cmd.Context(), library)
+			if output == "text" {
+				return writeReport(cmd.OutOrStdout(), report)
+			}
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			e.SetEscapeHTML(false)
+			return e.Encode(report)
 		},
 	}
+	nvmlFlag(cmd, &program)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`format`: text or json")
 	return cmd
 }
@@ -71,6 +76,9 @@ func writeReport(out io.Writer, r machine.Report) error {
 	}
 	for _, g := range r.GPUs {
 		row(gpuCells(g)...)
+		for _, i := range g.Instances {
+			row(instanceCells(i)...)
+		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -94,7 +102,8 @@ func writeReport(out io.Writer, r machine.Report) error {
 func driverFacts(d machine.Driver) []string {
 	facts := []string{d.Vendor}
 	for _, f := range [...]struct{ name, value string }{
-		{"kernel module", d.Version}, {"flavour", d.Flavour}, {"library", d.Library}, {"runtime", d.Runtime},
+		{"kernel module", d.Version}, {"flavour", d.Flavour}, {"library", d.Library}, {"management library", d.Management},
+		{"runtime", d.Runtime}, {"runs CUDA up to", d.Supported},
 	} {
 		if f.value != "" {
 			facts = append(facts, f.name+" "+f.value)
@@ -110,10 +119,7 @@ func gpuCells(g machine.GPU) []string {
 	if g.Usable {
 		usable = "yes"
 	}
-	memory, temperature, power := absent, absent, absent
-	if g.MemoryBytes > 0 {
-		memory = gib(g.MemoryBytes)
-	}
+	temperature, power := absent, absent
 	hottest := machine.Temperature{}
 	for _, s := range g.Temperatures {
 		if hottest.Sensor == "" || s.Celsius > hottest.Celsius {
@@ -127,31 +133,65 @@ func gpuCells(g machine.GPU) []string {
 		power = number(p.Watts, "%.0f") + "/" + number(p.LimitWatts, "%.0f") + " W"
 	}
 	return []string{
-		g.Address, g.Model, string(g.Kind), or(g.Driver, absent), usable, string(g.Health), memory,
+		g.Address, g.Model, string(g.Kind), or(g.Driver, absent), usable, string(g.Health), usedOf(g.MemoryUsedBytes, g.MemoryBytes),
 		number(g.BusyPercent, "%.0f%%"), temperature, power, or(strings.Join(gpuDetails(g), ", "), absent),
 	}
 }
 
 func gpuDetails(g machine.GPU) (details []string) {
-	if g.Architecture != "" {
-		details = append(details, g.Architecture)
+	say := func(when bool, format string, a ...any) {
+		if when {
+			details = append(details, fmt.Sprintf(format, a...))
+		}
 	}
-	if g.ComputeUnits > 0 {
-		details = append(details, fmt.Sprintf("%d CUs", g.ComputeUnits))
+	say(g.Architecture != "", "%s", g.Architecture)
+	say(g.Capability != "", "compute %s", g.Capability)
+	say(g.ComputeUnits > 0, "%d CUs", g.ComputeUnits)
+	say(g.MaxClockMHz > 0, "%d/%d MHz", g.ClockMHz, g.MaxClockMHz)
+	say(g.Board != "", "board %s", g.Board)
+	if p := g.Power; p != nil {
+		say(p.MinimumWatts != nil || p.MaximumWatts != nil, "limits %s to %s W", number(p.MinimumWatts, "%.0f"), number(p.MaximumWatts, "%.0f"))
+		say(p.DefaultWatts != nil, "default %s W", number(p.DefaultWatts, "%.0f"))
 	}
-	if g.Board != "" {
-		details = append(details, "board "+g.Board)
+	if e := g.Errors; e != nil {
+		say(!e.Checked, "no ECC")
+		say(e.Checked, "ECC")
+		say(e.Uncorrected != nil && *e.Uncorrected > 0, "%d uncorrectable errors", value(e.Uncorrected))
+		say(e.Retired > 0, "%d parts of memory retired", e.Retired)
 	}
-	if g.PartitionMode != "" {
-		details = append(details, g.PartitionMode)
-	}
-	if g.Partitions > 0 {
-		details = append(details, fmt.Sprintf("%d partitions", g.Partitions))
-	}
-	if g.VirtualFunction {
-		details = append(details, "virtual function")
-	}
+	say(g.PartitionMode != "", "%s", g.PartitionMode)
+	say(g.Partitions > 0 && len(g.Instances) == 0, "%d partitions", g.Partitions)
+	say(g.VirtualFunction, "virtual function")
+	say(g.VirtualFunctions > 0, "%d virtual functions handed out", g.VirtualFunctions)
+	say(len(g.Slowdowns) > 0, "slowed down: %s", strings.Join(g.Slowdowns, ", "))
 	return details
+}
+
+// instanceCells is a line of a partition below its GPU.
+func instanceCells(i machine.Instance) []string {
+	details := absent
+	if i.ComputeUnits > 0 {
+		details = fmt.Sprintf("%d SMs", i.ComputeUnits)
+	}
+	return []string{"", "MIG " + or(i.Profile, "of unknown profile"), "instance", "", "", "", usedOf(i.MemoryUsedBytes, i.MemoryBytes), "", "", "", details}
+}
+
+// usedOf a memory; absent if its size is not known.
+func usedOf(used *uint64, total uint64) string {
+	switch {
+	case total == 0:
+		return absent
+	case used == nil:
+		return gib(total)
+	}
+	return fmt.Sprintf("%.1f/%s", float64(*used)/(1<<30), gib(total))
+}
+
+func value(n *uint64) uint64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 func problemLine(p machine.Problem) string {

@@ -147,7 +147,7 @@ func TestMachinesAreSeenAsTheyAre(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := inspect(on(tc.parts, tc.denied...), 192)
+			r := inspect(on(tc.parts, tc.denied...), 192, nil)
 			f := Summarize(r)
 			if f.Vendor != tc.vendor || !slices.Equal(f.Devices, tc.devices) {
 				t.Errorf("vendor %q, devices %q; want %q, %q", f.Vendor, f.Devices, tc.vendor, tc.devices)
@@ -171,7 +171,7 @@ func TestMachinesAreSeenAsTheyAre(t *testing.T) {
 }
 
 func TestAnAMDGPUIsDescribedByItsDriver(t *testing.T) {
-	r := inspect(on(mi250()), 192)
+	r := inspect(on(mi250()), 192, nil)
 	var boards []string
 	var measured int
 	for _, g := range r.GPUs {
@@ -199,14 +199,14 @@ func TestAnAMDGPUIsDescribedByItsDriver(t *testing.T) {
 }
 
 func TestPartitionsOfAnAMDGPUAddUpToIt(t *testing.T) {
-	g := inspect(on(partitioned()), 192).GPUs[0]
+	g := inspect(on(partitioned()), 192, nil).GPUs[0]
 	if g.Partitions != 8 || g.ComputeUnits != 304 || g.PartitionMode != "CPX/NPS4" || len(g.Nodes) != 9 {
 		t.Errorf("%+v", g)
 	}
 }
 
 func TestAnNVIDIAGPUHasWhatFilesTellAndNamesNVMLForTheRest(t *testing.T) {
-	r := inspect(on(nvidia8("10DE:2330", "NVIDIA H100 80GB HBM3")), 192)
+	r := inspect(on(nvidia8("10DE:2330", "NVIDIA H100 80GB HBM3")), 192, nil)
 	g := r.GPUs[5]
 	if g.ID != "GPU-eaf23aa1-4d3d-596c-da66-b86b0e5db585" || g.Firmware != "96.00.74.00.0d" || g.NUMANode == nil || *g.NUMANode != 1 || len(g.Nodes) != 3 {
 		t.Errorf("%+v", g)
@@ -227,7 +227,7 @@ func TestAnNVIDIAGPUHasWhatFilesTellAndNamesNVMLForTheRest(t *testing.T) {
 
 func TestAVirtualFunctionIsToldApart(t *testing.T) {
 	guest := amdCard{address: "0000:05:00.0", class: "120000", id: "1002:74B5", gfx: 90402, simds: 1216, render: 128, memory: 206141652992, metrics: 1}
-	g := inspect(on([]files{epyc, amdDriver, kfd, guest.files(1)}), 8).GPUs[0]
+	g := inspect(on([]files{epyc, amdDriver, kfd, guest.files(1)}), 8, nil).GPUs[0]
 	if !g.VirtualFunction || !g.Usable || g.Model != "AMD Instinct MI300X VF" {
 		t.Errorf("%+v", g)
 	}
@@ -235,11 +235,11 @@ func TestAVirtualFunctionIsToldApart(t *testing.T) {
 
 func TestAModelWithoutADriverIsNamedByTheListOfIDs(t *testing.T) {
 	parts := []files{epyc, pciFunction("0000:07:00.0", "nouveau", "30200", "10DE:2330")}
-	if got := inspect(on(parts), 1).GPUs[0].Model; got != "PCI 10de:2330" {
+	if got := inspect(on(parts), 1, nil).GPUs[0].Model; got != "PCI 10de:2330" {
 		t.Errorf("without a list %q", got)
 	}
 	parts = append(parts, "-- usr/share/misc/pci.ids --\n# list\n1002  AMD\n\t2330  Another\n10de  NVIDIA Corporation\n\t20b2  GA100 [A100 SXM4 80GB]\n\t2330  GH100 [H100 SXM5 80GB]\n\t\t10de 16c1  Sub\n")
-	if got := inspect(on(parts), 1).GPUs[0].Model; got != "NVIDIA Corporation GH100 [H100 SXM5 80GB]" {
+	if got := inspect(on(parts), 1, nil).GPUs[0].Model; got != "NVIDIA Corporation GH100 [H100 SXM5 80GB]" {
 		t.Errorf("with a list %q", got)
 	}
 }
@@ -273,7 +273,7 @@ func TestAMachineOnDiskIsReadThroughItsLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, want := inspect(below(root), 192), inspect(on(parts), 192)
+	got, want := inspect(below(root), 192, nil), inspect(on(parts), 192, nil)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant\n%+v", got, want)
 	}
@@ -284,7 +284,7 @@ func TestAMachineOnDiskIsReadThroughItsLinks(t *testing.T) {
 		if err := os.Chmod(filepath.Join(root, "dev/kfd"), 0); err != nil {
 			t.Fatal(err)
 		}
-		if got := problems(inspect(below(root), 192)); !slices.Equal(got, []string{"error: permission denied on /dev/kfd"}) {
+		if got := problems(inspect(below(root), 192, nil)); !slices.Equal(got, []string{"error: permission denied on /dev/kfd"}) {
 			t.Errorf("%q", got)
 		}
 	})
@@ -313,7 +313,7 @@ func TestLimitsOfTheCgroupBound(t *testing.T) {
 		"a group outside": {"-- proc/self/cgroup --\n0::/../../x\n", 192, 192, 1584942592 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := Summarize(inspect(on([]files{epyc, tc.extra}), tc.affinity))
+			f := Summarize(inspect(on([]files{epyc, tc.extra}), tc.affinity, nil))
 			if f.CPUs != tc.cpus || f.MemoryBytes != tc.memory {
 				t.Errorf("%d CPUs and %d bytes, want %d and %d", f.CPUs, f.MemoryBytes, tc.cpus, tc.memory)
 			}
@@ -322,15 +322,15 @@ func TestLimitsOfTheCgroupBound(t *testing.T) {
 }
 
 func TestNothingReadableLeavesEverythingOut(t *testing.T) {
-	r := inspect(on(nil), 0)
+	r := inspect(on(nil), 0, nil)
 	f := Summarize(r)
 	if f.Vendor != CPU || f.Devices != nil || f.CPUs != 1 || f.MemoryBytes != 0 || len(r.GPUs)+len(r.Problems)+len(r.Drivers) != 0 {
 		t.Errorf("facts %+v, report %+v", f, r)
 	}
 }
 
-func TestDetectNamesAtLeastTheProcessors(t *testing.T) {
-	f := Detect()
+func TestThisMachineHasAtLeastProcessors(t *testing.T) {
+	f := Summarize(Inspect(t.Context(), nil))
 	if f.Vendor == "" || f.CPUs < 1 || f.CPUs > runtime.NumCPU() {
 		t.Errorf("facts %+v", f)
 	}
@@ -361,7 +361,7 @@ func FuzzReport(f *testing.F) {
 		name := names[i][int(file)%len(names[i])]
 		tr := on(append(slices.Clone(base[i]), files("-- "+name+" --\n")))
 		tr.FS.(refusing).MapFS[name].Data = content
-		r := inspect(tr, 192)
+		r := inspect(tr, 192, nil)
 		facts := Summarize(r)
 		if facts.CPUs < 1 || facts.CPUs > 192 || facts.Vendor == "" {
 			t.Errorf("facts %+v", facts)

@@ -27,7 +27,7 @@ const (
 type Health string
 
 // Healths. Unknown says that nothing speaks against the device, but that its
-// driver shows no error counters in files.
+// error counters could not be read.
 const (
 	OK       Health = "ok"
 	Degraded Health = "degraded"
@@ -87,6 +87,31 @@ type Power struct {
 	MaximumWatts *float64 `json:"maximumLimitWatts,omitempty"`
 }
 
+// Errors of a device's memory that it could not correct, and what was done.
+type Errors struct {
+	// Checked says that memory has error correction, and that it is on.
+	Checked bool `json:"checked"`
+	// Uncorrected since the driver was loaded, and over the device's life.
+	Uncorrected         *uint64 `json:"uncorrected,omitempty"`
+	LifelongUncorrected *uint64 `json:"lifelongUncorrected,omitempty"`
+	// Retired parts of memory: NVIDIA's remapped rows or retired pages, AMD's bad
+	// pages. Pending ones wait for a reset.
+	Retired int  `json:"retired"`
+	Pending bool `json:"pending"`
+	// NoSpare says that a part could not be replaced.
+	NoSpare bool `json:"noSpare"`
+}
+
+// Instance is a part of a GPU that a runtime sees as a device.
+type Instance struct {
+	ID string `json:"id"`
+	// Profile such as "3g.40gb".
+	Profile         string  `json:"profile,omitempty"`
+	MemoryBytes     uint64  `json:"memoryBytes,omitempty"`
+	MemoryUsedBytes *uint64 `json:"memoryUsedBytes,omitempty"`
+	ComputeUnits    int     `json:"computeUnits,omitempty"`
+}
+
 // GPU is one PCI function that shows or computes.
 type GPU struct {
 	// Address is domain:bus:device.function.
@@ -102,11 +127,17 @@ type GPU struct {
 	// ID is the driver's own: an NVIDIA UUID or an AMD unique_id.
 	ID string `json:"id,omitempty"`
 	// Board is the serial number of the card; GPUs of one card share it.
-	Board        string `json:"board,omitempty"`
+	Board string `json:"board,omitempty"`
+	// Architecture is NVIDIA's name for it, or AMD's gfx number.
 	Architecture string `json:"architecture,omitempty"`
+	// Capability is CUDA's compute capability.
+	Capability   string `json:"computeCapability,omitempty"`
 	ComputeUnits int    `json:"computeUnits,omitempty"`
-	Firmware     string `json:"firmware,omitempty"`
-	NUMANode     *int   `json:"numaNode,omitempty"`
+	// Firmware is the version of the video BIOS, ComputeFirmware that of KFD's
+	// compute engine.
+	Firmware        string `json:"firmware,omitempty"`
+	ComputeFirmware string `json:"computeFirmware,omitempty"`
+	NUMANode        *int   `json:"numaNode,omitempty"`
 
 	MemoryBytes       uint64   `json:"memoryBytes,omitempty"`
 	MemoryUsedBytes   *uint64  `json:"memoryUsedBytes,omitempty"`
@@ -117,11 +148,18 @@ type GPU struct {
 	MaxClockMHz  int           `json:"maxClockMHz,omitempty"`
 	Temperatures []Temperature `json:"temperatures,omitempty"`
 	Power        *Power        `json:"power,omitempty"`
+	// Slowdowns in force that mean trouble.
+	Slowdowns []string `json:"slowdowns,omitempty"`
+	Errors    *Errors  `json:"memoryErrors,omitempty"`
+	// Persistence says that the driver keeps the GPU's state while nobody uses it.
+	Persistence *bool `json:"persistence,omitempty"`
 
 	// Partitions that a runtime sees as devices; 0 when it is not divided.
 	Partitions int `json:"partitions,omitempty"`
 	// PartitionMode is AMD's, such as "CPX/NPS4", or "MIG".
 	PartitionMode string `json:"partitionMode,omitempty"`
+	// Instances are the partitions one by one, where their sizes are known.
+	Instances []Instance `json:"instances,omitempty"`
 	// VirtualFunction says that this is a share of a GPU that others use too.
 	VirtualFunction bool `json:"virtualFunction,omitempty"`
 	// VirtualFunctions handed out by this one.
@@ -133,7 +171,7 @@ type GPU struct {
 	Usable bool `json:"usable"`
 }
 
-// Driver of a vendor as far as files tell.
+// Driver of a vendor.
 type Driver struct {
 	Vendor string `json:"vendor"`
 	// Version of the kernel module; the kernel's own version for a module of the
@@ -143,8 +181,12 @@ type Driver struct {
 	Flavour string `json:"flavour,omitempty"`
 	// Library is the version of the user-space driver (libcuda).
 	Library string `json:"library,omitempty"`
+	// Management is the version of NVIDIA's management library (NVML).
+	Management string `json:"management,omitempty"`
 	// Runtime is the version of CUDA or ROCm that is installed.
 	Runtime string `json:"runtime,omitempty"`
+	// Supported is the newest version of CUDA that the driver runs.
+	Supported string `json:"supportedRuntime,omitempty"`
 }
 
 // CPU and memory of the machine.
@@ -175,6 +217,6 @@ type Report struct {
 	Drivers   []Driver  `json:"drivers,omitempty"`
 	GPUs      []GPU     `json:"gpus"`
 	Problems  []Problem `json:"problems"`
-	// NotRead names sources that this build does not read, and what they would add.
+	// NotRead names sources that could not be read, why, and what they would add.
 	NotRead []string `json:"notRead,omitempty"`
 }

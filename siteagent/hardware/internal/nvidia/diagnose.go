@@ -12,7 +12,7 @@ type sayer func(severity machine.Severity, device, what, remedy string)
 
 // diagnose judges the GPUs in place and says what is wrong, once for the machine
 // where it is the same for all. Without NVML the best health is Unknown.
-func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[string]information, driver *machine.Driver) (problems []machine.Problem) {
+func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[string]information, driver *machine.Driver, m management) (problems []machine.Problem) {
 	said := make(map[string]bool)
 	say := func(s machine.Severity, device, what, remedy string) {
 		if key := device + what; !said[key] {
@@ -21,7 +21,12 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 		}
 	}
 	matching := judgeLibrary(driver, say)
-	judgeFabric(t, host.Container, say)
+	if !judgeManagement(m, host.Container, gpus, matching, say) {
+		matching = false
+	}
+	if !m.answered() { // else it tells of each GPU
+		judgeFabric(t, host.Container, say)
+	}
 	granted := anyGranted(gpus)
 	listed := len(t.List(proc, "gpus")) > 0
 	for i := range gpus {
@@ -47,10 +52,13 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 		}
 		g.Health = machine.Unknown
 		g.Usable = judgeNodes(t, g, host.Container, granted, say) && matching
-		if info.id == "" {
+		if m.answered() {
+			judgeManaged(m, g, host.Container, say)
+		}
+		if g.ID == "" {
 			say(machine.Note, g.Address, "the driver has not started the GPU yet, or lost it", "start nvidia-persistenced; if this stays, see dmesg | grep Xid")
 		}
-		if g.PartitionMode == "MIG" {
+		if g.PartitionMode == "MIG" && !m.answered() {
 			say(machine.Note, g.Address, fmt.Sprintf("the GPU is divided into %d MIG instances; their profiles and memory are not known without NVML", g.Partitions), "")
 		}
 		if now, could, narrow := pci.Narrow(t, g.Address); narrow {
@@ -89,7 +97,7 @@ func judgeFabric(t tree.Tree, container bool, say sayer) {
 // judgeDriver says whether NVIDIA's driver has the GPU.
 func judgeDriver(t tree.Tree, g *machine.GPU, d *machine.Driver, say sayer) bool {
 	switch {
-	case g.Driver == "nvidia":
+	case g.Driver == driverName:
 		return true
 	case g.Driver == "nouveau":
 		say(machine.Error, g.Address, "the GPU is bound to nouveau, which cannot run CUDA",

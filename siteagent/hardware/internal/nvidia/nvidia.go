@@ -1,10 +1,9 @@
-// Package nvidia reads NVIDIA GPUs from the files of their driver in /proc and
-// from PCI.
+// Package nvidia describes NVIDIA GPUs by the files of their driver in /proc, by
+// PCI, and by what NVIDIA's management library (NVML) answers: memory, utilisation,
+// temperature, power and its limits, clocks, errors and MIG instances are in no
+// file.
 //
-// It must not know of other vendors. It does not use NVML: that is a C library
-// loaded at run time, and the agent is a static binary without cgo. NVML would
-// add memory, utilisation, temperature, power and its limits, clocks, ECC errors
-// and the profiles of MIG instances; none of them is in a file.
+// It must not know of other vendors, nor how NVML is asked.
 package nvidia
 
 import (
@@ -14,21 +13,26 @@ import (
 	"girassol.dev/siteagent/hardware/internal/pci"
 	"girassol.dev/siteagent/hardware/internal/tree"
 	"girassol.dev/siteagent/hardware/machine"
+	"girassol.dev/siteagent/nvml"
 )
 
-// NotRead is what a person is told about NVML.
-const NotRead = "NVML (this build is static, without cgo): would add NVIDIA memory, utilisation, temperature, power and limits, clocks, ECC errors and MIG profiles"
-
 const (
+	// driverName is how PCI calls NVIDIA's driver.
+	driverName = "nvidia"
+
 	module = "sys/module/nvidia"
 	proc   = "proc/driver/nvidia"
 )
 
 // Reader of NVIDIA GPUs.
-type Reader struct{}
+type Reader struct {
+	// Ask NVML; it is called only when a GPU is bound to the driver. Nil: files
+	// only.
+	Ask func() (nvml.Inventory, error)
+}
 
 // Read describes the functions that are NVIDIA's, the driver, and what is wrong.
-func (Reader) Read(t tree.Tree, host machine.Report, functions []pci.Function) (gpus []machine.GPU, driver *machine.Driver, problems []machine.Problem) {
+func (r Reader) Read(t tree.Tree, host machine.Report, functions []pci.Function) (gpus []machine.GPU, driver *machine.Driver, problems []machine.Problem) {
 	infos := make(map[string]information)
 	for _, f := range functions {
 		if f.Vendor == pci.NVIDIA {
@@ -41,7 +45,9 @@ func (Reader) Read(t tree.Tree, host machine.Report, functions []pci.Function) (
 	if len(gpus) == 0 {
 		return nil, driver, nil
 	}
-	return gpus, driver, diagnose(t, host, gpus, infos, driver)
+	m := r.manage(gpus)
+	m.merge(gpus, &driver)
+	return gpus, driver, diagnose(t, host, gpus, infos, driver, m)
 }
 
 // information of one GPU in /proc.
