@@ -147,6 +147,8 @@ func (m *metering) see(e engine.MemberEnergy, site string, s stretch, pue float6
 	c, told := m.counters[e.Member], e.Counter
 	switch {
 	case c == nil:
+	case told == nil: // no counter any more; were it back, it would not be known since when
+		out = c.settle(pue)
 	case c.Boot != told.GetBoot() || c.Site != site:
 		// Another process: what the old one did not tell is lost to the counter.
 		out = c.settle(pue)

@@ -76,6 +76,7 @@ func (r *meteringRig) pass(seconds float64, members ...tells) {
 			act.Training++
 		}
 		if m.none {
+			act.Energies = append(act.Energies, engine.MemberEnergy{Member: m.site + "/n1", Training: m.training})
 			continue
 		}
 		e := &coordinatorv1.Energy{Joules: m.joules, MeteredJoules: m.joules, UncertaintyJoules: m.joules / 20, Source: "rapl", Boot: m.boot}
@@ -152,6 +153,13 @@ func TestMeasuredEnergyIsBookedOnceAndTheModelFillsTheGaps(t *testing.T) {
 			name: "a session that was away for a moment", measured: 4000, modelled: 1000,
 			steps: []step{
 				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {30, tells{away: true}, false, false}, {10, tells{boot: 1, joules: 4500, training: true}, false, false},
+			},
+		},
+		{
+			name: "a counter that is gone for a while: the model", measured: 2000 + 10, modelled: 1000 + 2000,
+			steps: []step{
+				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {10, tells{boot: 1, joules: 2500, training: true}, false, false},
+				{10, tells{none: true, training: true}, false, false}, {10, tells{boot: 1, joules: 9000, training: true}, false, false}, {10, tells{boot: 1, joules: 9010}, false, false},
 			},
 		},
 		{

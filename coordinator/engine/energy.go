@@ -10,7 +10,8 @@ import (
 type MemberEnergy struct {
 	Member   string
 	Training bool
-	Counter  *coordinatorv1.Energy
+	// Counter is nil without one.
+	Counter *coordinatorv1.Energy
 }
 
 // counted is a heartbeat's energy, nil if it is no counter: not finite, negative,

@@ -105,7 +105,7 @@ type Activity struct {
 	// Samples of committed updates and the training time behind them.
 	Samples         uint64
 	TrainingSeconds float64
-	// Energies of those members that have a counter.
+	// Energies of all members with a session.
 	Energies []MemberEnergy
 }
 
@@ -129,9 +129,7 @@ func (e *Engine) Activities(ctx context.Context) (Activities, error) {
 				if training {
 					a.Training++
 				}
-				if c := ses.Last.GetEnergy(); c != nil {
-					a.Energies = append(a.Energies, MemberEnergy{Member: ses.Member, Training: training, Counter: c})
-				}
+				a.Energies = append(a.Energies, MemberEnergy{Member: ses.Member, Training: training, Counter: ses.Last.GetEnergy()})
 			}
 			out.Sites = append(out.Sites, a)
 		}
