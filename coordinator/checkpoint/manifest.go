@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 
+	"girassol.dev/coordinator/corpus"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 )
@@ -52,6 +53,9 @@ type Manifest struct {
 	// Evaluation is the newest held-out result; its version may be older.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
 
+	// Data is what is consumed of the shared corpus, nil where none is counted.
+	Data *corpus.Position `json:"data,omitempty"`
+
 	// What lies beside the manifest; the store fills these in.
 	DeltaBytes  int64        `json:"deltaBytes,omitempty"`
 	DeltaCRC32C uint32       `json:"deltaCRC32C,omitempty"`
@@ -78,6 +82,8 @@ type ManifestMember struct {
 	Agreement    *float64 `json:"agreement,omitempty"`
 	// Metrics as the trainer gave them.
 	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// Consumed are the samples of the shared corpus that it used.
+	Consumed corpus.Ranges `json:"consumed,omitempty"`
 	// Sections place the payload's tensors when it does not follow the layout's order.
 	Sections []codec.Section `json:"sections,omitempty"`
 }
@@ -195,6 +201,9 @@ func (m Manifest) validate() error {
 		if !finite(u.TrainingSeconds) || !finite(u.EnergyJoules) {
 			return fail("member %s has %g training seconds and %g joules", u.Member, u.TrainingSeconds, u.EnergyJoules)
 		}
+		if err := u.Consumed.Check(); err != nil {
+			return fail("samples of member %s: %w", u.Member, err)
+		}
 		if u.PayloadBytes < 0 {
 			return fail("member %s has %d payload bytes", u.Member, u.PayloadBytes)
 		}
@@ -207,6 +216,11 @@ func (m Manifest) validate() error {
 	for _, site := range slices.Sorted(maps.Keys(m.SiteStats)) {
 		if s := m.SiteStats[site]; !finite(s.TrainingSeconds) {
 			return fail("site %s has %g training seconds", site, s.TrainingSeconds)
+		}
+	}
+	if m.Data != nil {
+		if err := m.Data.Check(); err != nil {
+			return fail("data: %w", err)
 		}
 	}
 	if m.DeltaBytes < 0 {

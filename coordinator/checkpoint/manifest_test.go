@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"girassol.dev/coordinator/corpus"
 )
 
 // fullManifest has every field set, so that a golden file shows them all.
@@ -31,6 +33,8 @@ func fullManifest() Manifest {
 		"lund":  {EnergyJoules: 47250, MarginalGrams: ptr(3.5), AverageGrams: ptr(1.25), CoveredJoules: 47000},
 	}
 	m.Evaluation = &Evaluation{Version: 6, Samples: 1000, Loss: ptr(2.75), Metrics: map[string]float64{"accuracy": 0.5}}
+	m.Members[0].Consumed = corpus.Ranges{{Pass: 2, Begin: 0, End: 4096}, {Pass: 2, Begin: 5000, End: 6000}}
+	m.Data = &corpus.Position{Samples: 10_000, Pass: 2, Consumed: corpus.Ranges{{Pass: 2, Begin: 0, End: 6000}, {Pass: 3, Begin: 0, End: 9}}}
 	m.DeltaBytes, m.DeltaCRC32C = 1234, 0xdeadbeef
 	m.Updates = []UpdateFile{{"lund/a", FileSum{40960, 1}}, {"porto/b", FileSum{512, 2}}}
 	return m
@@ -93,6 +97,8 @@ func TestImpossibleManifestsAreRefusedWithTheField(t *testing.T) {
 		"ledger of site x":   func(m *Manifest) { m.Ledger["x"] = LedgerEntry{EnergyJoules: math.Inf(1)} },
 		"site x has":         func(m *Manifest) { m.SiteStats["x"] = SiteStats{TrainingSeconds: math.NaN()} },
 		"payload bytes":      func(m *Manifest) { m.Members[0].PayloadBytes = -1 },
+		"samples of member lund/a": func(m *Manifest) { m.Members[0].Consumed[0].End = 0 },
+		"neither pass 2":     func(m *Manifest) { m.Data.Consumed[1].Pass = 4 },
 		"-5 delta bytes":     func(m *Manifest) { m.DeltaBytes = -5 },
 		"update of porto/b":  func(m *Manifest) { m.Updates[1].Bytes = -1 },
 		"file of -2 bytes":   func(m *Manifest) { m.State = &FileSum{Bytes: -2} },

@@ -167,11 +167,12 @@ func (l *Ledger) open() spans {
 }
 
 func (l *Ledger) free() spans {
-	s := l.open().remove(l.consumed)
+	var leased spans
 	for _, lease := range l.leases {
-		s = s.remove(lease)
+		leased = append(leased, lease...)
 	}
-	return s
+	slices.SortFunc(leased, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
+	return l.open().remove(l.consumed).remove(leased)
 }
 
 // Done says whether all passes are consumed.

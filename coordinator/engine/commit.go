@@ -49,6 +49,7 @@ func (e *Engine) nextManifest(a round.Commit, uploads []*Upload) checkpoint.Mani
 	if e.hooks.Ledger != nil {
 		man.Ledger = e.hooks.Ledger()
 	}
+	e.consume(&man, uploads)
 	return man
 }
 
@@ -110,6 +111,7 @@ func (e *Engine) adopt(man checkpoint.Manifest) {
 		e.stats = map[string]checkpoint.SiteStats{}
 	}
 	e.evaluated = man.Evaluation
+	e.settleData(man)
 	e.remember(man)
 }
 

@@ -23,6 +23,7 @@ import (
 	"girassol.dev/api/events"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/corpus"
 	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/coordinator/session"
@@ -56,6 +57,8 @@ type Config struct {
 	InitialModel string
 	// Suspended grants no rounds, whatever people say.
 	Suspended bool
+	// Data is the corpus that all sites share; nil: each trains on its own.
+	Data *corpus.Config
 }
 
 // Announcer takes events and numbers them; it must not block.
@@ -91,15 +94,16 @@ type Engine struct {
 	machine  *round.Machine
 	sessions *session.Table
 	wishes   *wishes
+	starts   map[string]*start // by site
 
 	model     *model // nil before the first weights
 	uploads   map[string]*Upload
-	starts   map[string]*start // by site
 	counted   map[string]uint64 // update id -> version, of recent commits
 	stats     map[string]checkpoint.SiteStats
 	samples   uint64 // committed by all sites
 	agreement *float64
 	evaluated *checkpoint.Evaluation
+	data      *corpus.Ledger // nil without Config.Data
 	lastVoid  *coordinatorv1.VoidRound
 	noted     uint64              // the highest round number on disk
 	manifest  checkpoint.Manifest // of the newest version
@@ -137,11 +141,11 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 		posts: make(chan func()), stopped: make(chan struct{}), changed: newBroadcast(),
 		sessions: session.NewTable(store.Term(), newToken),
 		uploads:  map[string]*Upload{}, counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
+		starts:   map[string]*start{},
 		snapshot: closedChan(), seeding: make(chan struct{}, 1),
 	}
 	if err := e.recover(); err != nil {
 		return nil, err
-		starts:   map[string]*start{},
 	}
 	if e.model == nil && cfg.InitialModel != "" {
 		if err := e.loadInitial(cfg.InitialModel); err != nil {

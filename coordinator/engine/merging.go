@@ -111,7 +111,7 @@ func (e *Engine) committed(now, started time.Time, a round.Commit, man checkpoin
 	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: man.Version, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, senders)
 	e.announceCommit(man)
 	e.maybeSnapshot()
-	e.act(now, e.machine.Committed(now))
+	e.act(now, e.endRound(now))
 }
 
 // failure is a merge that was not committed.

@@ -35,6 +35,9 @@ func (e *Engine) recover() error {
 	if l != nil {
 		e.install(l)
 	}
+	if err := e.openData(); err != nil {
+		return err
+	}
 	last, err := e.readRound()
 	if err != nil {
 		return err
@@ -43,6 +46,7 @@ func (e *Engine) recover() error {
 	last = max(last, e.manifest.Round)
 	now := time.Now()
 	e.machine = round.New(e.cfg.Round, last, e.manifest.RoundsCommitted, e.manifest.RoundsVoid, now)
+	_, _ = e.dataDone(now)
 	if e.wishes.Paused || e.cfg.Suspended {
 		e.machine.Pause(now)
 	}

@@ -33,7 +33,7 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 			Number: ms.Round, State: roundState(ms.State), StartedUnixMs: milli(ms.Started), StopAtUnixMs: milli(ms.StopAt),
 			DeadlineUnixMs: milli(ms.Deadline), Granted: ms.Granted, Reported: ms.Reported, WaitingFor: ms.WaitingFor, LastVoid: e.lastVoid,
 		},
-		SignalsUnixMs: now.UnixMilli(),
+		SignalsUnixMs: now.UnixMilli(), Data: e.dataStatus(),
 	}
 	if e.cfg.Suspended && ms.Phase == v1alpha1.FederationPaused {
 		st.Message = suspended
