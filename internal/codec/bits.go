@@ -23,19 +23,39 @@ func (w *bitWriter) put(v uint32, n uint) {
 	}
 }
 
+// indices writes the gaps between ascending indices with Rice parameter b.
+func (w *bitWriter) indices(idx []uint16, b uint) {
+	out, acc, n := w.out, w.acc, w.n
+	next, mask := uint32(0), uint32(1)<<b-1
+	for _, i := range idx {
+		gap := uint32(i) - next
+		next = uint32(i) + 1
+		q := uint(gap >> (b & 31))
+		if q+1+b > 32 {
+			w.out, w.acc, w.n = out, acc, n
+			w.rice(gap, b)
+			out, acc, n = w.out, w.acc, w.n
+			continue
+		}
+		acc |= uint64((gap&mask)<<1|1) << (q & 31) << (n & 31)
+		n += q + 1 + b
+		if n >= 32 {
+			out = binary.LittleEndian.AppendUint32(out, uint32(acc))
+			acc >>= 32
+			n -= 32
+		}
+	}
+	w.out, w.acc, w.n = out, acc, n
+}
+
 // rice writes gap with parameter b.
 func (w *bitWriter) rice(gap uint32, b uint) {
 	q := uint(gap >> b)
-	low := gap & (1<<b - 1)
-	if q+1+b <= 32 {
-		w.put((low<<1|1)<<q, q+1+b)
-		return
-	}
 	for ; q >= 32; q -= 32 {
 		w.put(0, 32)
 	}
 	w.put(1<<q, q+1)
-	w.put(low, b)
+	w.put(gap&(1<<b-1), b)
 }
 
 // flush fills the last byte with zero bits.

@@ -15,7 +15,7 @@ const (
 	// GroupSize is the number of coefficients among which the largest are kept.
 	GroupSize = kernel.GroupSize
 	// BlockSize is the most elements of a Block: 64 groups, 1 MiB as float32.
-	BlockSize = 64 * GroupSize
+	BlockSize = 16 * GroupSize
 )
 
 // Block is a run of one tensor's elements: the unit in which callers walk a

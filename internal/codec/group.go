@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/bits"
 	"sync"
 
 	"girassol.dev/internal/algorithm"
@@ -102,12 +103,16 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 		g.idx = g.selector.TopK(x, k)
 	}
 	g.val = g.values[:k]
-	zero := true
 	for j, i := range g.idx {
-		g.val[j] = clamp(x[i])
-		zero = zero && g.val[j] == 0
+		g.val[j] = x[i]
 	}
-	if zero {
+	largest := kernel.Largest(g.val)
+	if largest > math.Float32bits(MaxMagnitude) {
+		for j, v := range g.val {
+			g.val[j] = clamp(v)
+		}
+	}
+	if largest == 0 {
 		g.idx, g.val = nil, nil
 		return append(out, codeEmpty)
 	}
@@ -123,11 +128,7 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 		w.put(uint32(kernel.BF16(low))|uint32(kernel.BF16(high))<<16, 32)
 	}
 	if f.keep > 1 {
-		next := uint32(0)
-		for _, i := range g.idx {
-			w.rice(uint32(i)-next, b)
-			next = uint32(i) + 1
-		}
+		w.indices(g.idx, b)
 	}
 	switch f.values {
 	case algorithm.TwoBit:
@@ -157,18 +158,28 @@ func (g *group) encode(out []byte, x []float32, f format) []byte {
 // equals. From b to b+1 the gaps save the sum of their ceil((gap>>b)/2) bits, which
 // falls with b, and each index costs one more: the cost has one valley.
 func (g *group) cheapestRice() uint {
-	for b := range uint(maxRice) {
-		saved, next := 0, 0
-		for _, i := range g.idx {
-			gap := int(i) - next
-			next = int(i) + 1
-			saved += (gap>>b + 1) >> 1
-		}
-		if saved <= len(g.idx) {
-			return b
-		}
+	k := len(g.idx)
+	// The search begins where it ends for gaps of one size.
+	mean := (int(g.idx[k-1]) + 1 - k) / k
+	b := uint(min(bits.Len(uint(mean)), maxRice))
+	for b > 0 && !g.saves(b-1) {
+		b--
 	}
-	return maxRice
+	for b < maxRice && g.saves(b) {
+		b++
+	}
+	return b
+}
+
+// saves says whether the parameter b+1 is cheaper than b.
+func (g *group) saves(b uint) bool {
+	saved, next := uint32(0), uint32(0)
+	for _, i := range g.idx {
+		gap := uint32(i) - next
+		next = uint32(i) + 1
+		saved += (gap>>(b&31) + 1) >> 1
+	}
+	return int(saved) > len(g.idx)
 }
 
 // Faults of a group's bytes.

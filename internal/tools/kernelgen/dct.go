@@ -179,6 +179,11 @@ func transform(name, doc string, do func(in []operand.Mem) []operand.Mem) {
 	for tile := range 8 {
 		var rows [8]reg.VecVirtual
 		for r := range rows {
+			// The next blocks: rows of 256 bytes at a time are no pattern that the
+			// processor sees by itself.
+			if tile%2 == 0 {
+				PREFETCHT0(mem(src, 4*1024+4*(64*r+8*tile)))
+			}
 			rows[r] = YMM()
 			VMOVUPS(mem(src, 4*(64*r+8*tile)), rows[r])
 		}
