@@ -175,6 +175,9 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		return nil, err
 	}
 	p.registry.MustRegister(newCollector(name, p.engine.Status, o.Link.Counter.Total, p.books.baselines, p.books.accounts))
+	if cfg.Data != nil {
+		p.registry.MustRegister(newDataCollector(name, p.engine.Status))
+	}
 	desk, tell, err := p.decide(sites, traces, clock)
 	if err != nil {
 		return nil, err
@@ -233,7 +236,7 @@ func (d *declaration) engineConfig(o Options) (engine.Config, error) {
 		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: params, TrainerConfig: spec.Trainer,
 		DataDir: o.DataDir, SnapshotEvery: o.SnapshotEvery, ArchiveUpdates: o.KeepUpdates, MaxModelBytes: maxModelBytes,
 		Heartbeat: o.Heartbeat, LossAfter: 3 * o.Heartbeat, InitialModel: spec.Model.Path,
-		Suspended: spec.State == v1alpha1.StateSuspended,
+		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(),
 	}, nil
 }
 

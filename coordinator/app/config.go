@@ -187,6 +187,7 @@ func validate(d *declaration) error {
 			bad("spec.maxSites", "%d is below rounds.minSites %d: no round could ever commit; raise it, or set it to 0 to let the federation sleep", *n, r.MinSites)
 		}
 	}
+	errs = append(errs, validateData(s.Data)...)
 	if !d.external {
 		errs = append(errs, validateEnergy(d)...)
 	}

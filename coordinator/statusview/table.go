@@ -101,6 +101,7 @@ func runParts(s *coordinatorv1.FederationStatus) []string {
 	if n := s.GetCommittedSamples(); n > 0 {
 		parts = append(parts, Count(float64(n))+" tokens")
 	}
+	parts = append(parts, dataParts(s)...)
 	if name := clean(s.GetAlgorithm().GetStrategy()); name != "" {
 		parts = append(parts, name)
 	}
