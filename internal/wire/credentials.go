@@ -71,16 +71,17 @@ func (c linkCredentials) clientHandshake(ctx context.Context, authority string, 
 			name = host
 		}
 	}
+	below := newCorkedConn(conn)
 	secured, info, err := credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{files.certificate},
 		RootCAs:      files.authorities,
 		ServerName:   c.options.ServerName,
-	}).ClientHandshake(ctx, authority, conn)
+	}).ClientHandshake(ctx, authority, below)
 	if err != nil {
 		return nil, nil, c.explain(err, name)
 	}
-	return &explainingConn{Conn: secured, credentials: c}, info, nil
+	return &explainingConn{Conn: &securedConn{Conn: secured, below: below}, credentials: c}, info, nil
 }
 
 func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -91,6 +92,7 @@ func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	if err != nil {
 		return nil, nil, err
 	}
+	below := newCorkedConn(conn)
 	secured, info, err := credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{files.certificate},
@@ -100,11 +102,11 @@ func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 			_, _, err := identity(s.VerifiedChains[0][0])
 			return err
 		},
-	}).ServerHandshake(conn)
+	}).ServerHandshake(below)
 	if err != nil {
 		return nil, nil, c.explain(err, conn.RemoteAddr().String())
 	}
-	return secured, info, nil
+	return &securedConn{Conn: secured, below: below}, info, nil
 }
 
 // explainingConn words the alert by which a server refuses the client's
