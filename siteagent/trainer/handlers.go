@@ -85,6 +85,7 @@ func (s *Server) serveTask(_ http.ResponseWriter, req *http.Request) reply {
 	s.polls++
 	s.sign(time.Now())
 	seedWanted := s.seedWanted
+	s.forget()
 	s.abandoned()
 	s.wake()
 	defer func() {
@@ -143,7 +144,7 @@ func (s *Server) abandoned() {
 		return
 	}
 	if callback := r.ctx.Err() != nil || !time.Now().Before(r.task.StopAt); callback || r.takes == maxTakes {
-		s.end(r, endedFailure, verdict{err: r.failure(v1alpha1.ReasonTrainerFailed,
+		s.end(r, endedFailure, verdict{err: s.failure(r, v1alpha1.ReasonTrainerFailed,
 			fmt.Sprintf("the trainer took the task %d times and asked for another without ending it", r.takes))})
 	}
 }
@@ -200,14 +201,27 @@ func (s *Server) serveProgress(w http.ResponseWriter, req *http.Request) reply {
 	s.sign(now)
 	r, none := s.find(id)
 	if r == nil {
+		s.toldToDrop(id, now)
 		if s.ended.state[id] == endedAborted {
 			return reply{http.StatusOK, trainerv1.Directive{Action: trainerv1.Abort, Reason: "the task was aborted"}}
 		}
 		return none
 	}
+	p.Trainer = bounded(p.Trainer)
 	r.progress = &p
 	r.nudge()
-	return reply{http.StatusOK, r.directive(p, now)}
+	d := r.directive(p, now)
+	if d.Action != trainerv1.Continue {
+		if r.told.IsZero() {
+			r.told = now
+		}
+		if now.Sub(r.told) >= s.opts.Grace {
+			s.end(r, endedLost, verdict{err: s.failure(r, v1alpha1.ReasonTrainerTimeout, fmt.Sprintf(
+				"the trainer goes on %s after it was told to finish (%s)", now.Sub(r.told).Round(time.Second), d.Reason))})
+			return reply{http.StatusOK, trainerv1.Directive{Action: trainerv1.Abort, Reason: "it has not finished in time"}}
+		}
+	}
+	return reply{http.StatusOK, d}
 }
 
 func (s *Server) serveResult(w http.ResponseWriter, req *http.Request) reply {
@@ -243,6 +257,9 @@ func (s *Server) checkResult(t trainerv1.Task, res *trainerv1.Result) (err error
 		if name == "" || len(name) > maxMetricName {
 			return fmt.Errorf("metric name %.40q must have 1 to %d bytes", name, maxMetricName)
 		}
+	}
+	if err := checkConsumed(t, res); err != nil {
+		return err
 	}
 	if t.Kind == trainerv1.Evaluate {
 		if res.Path != "" {
@@ -291,14 +308,27 @@ func (s *Server) serveSeed(w http.ResponseWriter, req *http.Request) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sign(time.Now())
+	path, err := inside(s.work, seed.Path)
 	if !s.seedWanted {
+		if err == nil && s.offerCheck != nil {
+			if err := s.checkOffer(path); err != nil {
+				return refuse(http.StatusConflict, "the federation has another model: %v", err)
+			}
+		}
 		return refuse(http.StatusConflict, "no first weights are wanted now: the federation has a model, or it is not known yet")
 	}
-	path, err := inside(s.work, seed.Path)
 	if err != nil {
 		return refuse(http.StatusBadRequest, "%v", err)
 	}
 	s.seedWanted = false
 	s.seeds <- trainerv1.Seed{Path: path} // there is room: SetSeedWanted(true) emptied it
 	return noContent
+}
+
+// checkOffer reads offered weights with s.mu released; s.mu is held before and after.
+func (s *Server) checkOffer(path string) error {
+	check := s.offerCheck
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	return check(path)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"girassol.dev/api/federation/v1alpha1"
@@ -85,6 +86,7 @@ type run struct {
 	ctx      context.Context
 	takes    int
 	takenAt  time.Time
+	told     time.Time // when it was first answered finish or abort
 	seen     time.Time // last sign of life of the trainer
 	progress *trainerv1.Progress
 	over     bool
@@ -200,9 +202,7 @@ func (s *Server) Run(ctx context.Context, task trainerv1.Task, onProgress func(t
 		}
 		wait, err := s.judge(r, time.Now())
 		if err != nil {
-			if err.Reason == v1alpha1.ReasonTrainerTimeout && s.opts.OnStall != nil {
-				s.opts.OnStall(err.Message)
-			}
+			s.stalled(err)
 			return Outcome{}, err
 		}
 		timer.Reset(wait)
@@ -232,8 +232,15 @@ func (s *Server) latest(r *run) *trainerv1.Progress {
 // close frees the place for the next task and turns the verdict over.
 func (s *Server) close(r *run, v verdict) (Outcome, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.current = nil
+	late := v.err != nil && v.err.Reason == v1alpha1.ReasonTrainerTimeout
+	if late {
+		s.watch(r, true)
+	}
+	s.mu.Unlock()
+	if late {
+		s.stalled(v.err)
+	}
 	if v.err != nil {
 		return Outcome{}, v.err
 	}
@@ -247,6 +254,7 @@ func (s *Server) drop(r *run, cause error) error {
 	r.over = true
 	s.ended.add(r.task.ID, endedAborted)
 	s.current = nil
+	s.watch(r, false)
 	return fmt.Errorf("trainer: round %d, task %s dropped: %w", r.task.Round, r.task.ID, cause)
 }
 
@@ -261,7 +269,8 @@ func (s *Server) judge(r *run, now time.Time) (time.Duration, *FailureError) {
 		r.over = true
 		s.ended.add(r.task.ID, endedLost)
 		s.current = nil
-		return 0, r.failure(reason, fmt.Sprintf(format, a...))
+		s.watch(r, reason == v1alpha1.ReasonTrainerTimeout)
+		return 0, s.failure(r, reason, fmt.Sprintf(format, a...))
 	}
 	last := r.task.StopAt.Add(s.opts.Grace)
 	finishing := errors.Is(context.Cause(r.ctx), ErrFinish)
@@ -291,6 +300,23 @@ func (s *Server) judge(r *run, now time.Time) (time.Duration, *FailureError) {
 
 func (r *run) failure(reason v1alpha1.Reason, message string) *FailureError {
 	return &FailureError{Task: r.task.ID, Round: r.task.Round, Reason: reason, Message: message}
+}
+
+// failure is r.failure with what the trainer wrote last, where it did not say itself
+// what is wrong.
+func (s *Server) failure(r *run, reason v1alpha1.Reason, message string) *FailureError {
+	if s.opts.LastWords != nil && r.takes > 0 {
+		if words := s.opts.LastWords(); words != "" {
+			message += "; it wrote last: " + strings.ToValidUTF8(words[:min(len(words), maxReason/2)], "")
+		}
+	}
+	return r.failure(reason, message)
+}
+
+func (s *Server) stalled(err *FailureError) {
+	if err.Reason == v1alpha1.ReasonTrainerTimeout && s.opts.OnStall != nil {
+		s.opts.OnStall(err.Message)
+	}
 }
 
 // directive answers a progress at now.

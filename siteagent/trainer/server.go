@@ -52,9 +52,13 @@ type Options struct {
 	// StallTimeout is the longest silence of a trainer that holds a task.
 	// 0: DefaultStallTimeout.
 	StallTimeout time.Duration
-	// OnStall is told, from Run's goroutine, that a trainer fell silent or
-	// overran its stop time; a supervisor restarts it then. May be nil.
+	// OnStall is told that a trainer fell silent, overran its stop time, or goes on
+	// with a task that it was told to end; a supervisor restarts it then. It must
+	// not block. May be nil.
 	OnStall func(reason string)
+	// LastWords is what the trainer wrote last, for failures that it does not
+	// explain itself. May be nil.
+	LastWords func() string
 }
 
 // Server serves the trainer API to one trainer. All methods are safe for
@@ -73,6 +77,8 @@ type Server struct {
 	seedWanted bool
 	stopping   bool
 	seeds      chan trainerv1.Seed
+	dropped    *dropped // nil while the trainer is free or at the current task
+	offerCheck func(path string) error
 }
 
 // New checks the options and makes the work folder (mode 0700). Serve listens.
@@ -139,6 +145,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	s.stopping = true
+	s.forget()
 	s.wake()
 	s.mu.Unlock()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -251,6 +258,15 @@ func (s *Server) SetSeedWanted(wanted bool) {
 		}
 	}
 	s.wake()
+}
+
+// SetOfferCheck gives a look at the first weights that a trainer offers while none
+// are wanted; what it says against them is the trainer's answer. It is called
+// without a lock, by any goroutine.
+func (s *Server) SetOfferCheck(check func(path string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offerCheck = check
 }
 
 // Seeds delivers accepted first weights; Path is absolute, a regular file and

@@ -44,6 +44,11 @@ type SupervisorOptions struct {
 	StopGrace time.Duration
 	// StableAfter so much time without an end the backoff starts anew. 0: 1 min.
 	StableAfter time.Duration
+	// MemoryLimit of all the trainer's processes together, in bytes of RAM; above it
+	// they are killed and started again. It is looked at every MemoryEvery (0: 1 s).
+	// 0: none. Linux only.
+	MemoryLimit int64
+	MemoryEvery time.Duration
 	// InitialBackoff and MaxBackoff of the pause after an end. 0: 0.5 s and 30 s.
 	InitialBackoff, MaxBackoff time.Duration
 }
@@ -92,7 +97,7 @@ func NewSupervisor(o SupervisorOptions) (*Supervisor, error) {
 		def time.Duration
 	}{
 		{&o.StopGrace, 10 * time.Second}, {&o.StableAfter, time.Minute},
-		{&o.InitialBackoff, 500 * time.Millisecond}, {&o.MaxBackoff, 30 * time.Second},
+		{&o.MemoryEvery, time.Second}, {&o.InitialBackoff, 500 * time.Millisecond}, {&o.MaxBackoff, 30 * time.Second},
 	} {
 		if *d.v <= 0 {
 			*d.v = d.def
@@ -161,7 +166,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 				st.Reason = fmt.Sprintf("crash loop: ended %d times in a row, last: %s", st.Failures, why)
 			}
 		})
-		s.log.Warn("trainer ended, starting it again", "reason", s.State().Reason, "pause", wait)
+		st := s.State()
+		s.log.Warn("trainer ended, starting it again", "reason", st.Reason, "pause", wait, "wrote_last", st.Tail)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -206,23 +212,55 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 		errs.flush()
 		exited <- exit{err}
 	}()
-	select {
-	case e := <-exited:
-		return s.describe(e.err), false
-	case why := <-s.restart:
-		s.end(pid, exited)
-		return "restarted: " + why, true
-	case <-ctx.Done():
-		s.end(pid, exited)
-		return "stopped", true
+	for memory := s.weigh(); ; {
+		select {
+		case e := <-exited:
+			return s.describe(e.err), false
+		case why := <-s.restart:
+			s.end(pid, exited)
+			return "restarted: " + why, true
+		case <-ctx.Done():
+			s.end(pid, exited)
+			return "stopped", true
+		case <-memory:
+			if over := s.overweight(pid); over != "" {
+				kill(family(pid))
+				_ = syscall.Kill(-pid, syscall.SIGKILL)
+				<-exited
+				return over, false
+			}
+			memory = s.weigh()
+		}
 	}
+}
+
+// weigh is when to look at the trainer's memory; never without a limit.
+func (s *Supervisor) weigh() <-chan time.Time {
+	if s.opts.MemoryLimit <= 0 {
+		return nil
+	}
+	return time.After(s.opts.MemoryEvery)
+}
+
+// overweight says so if the trainer takes more memory than it may.
+func (s *Supervisor) overweight(pid int) string {
+	used := memory(pid, s.opts.MemoryLimit)
+	if used <= s.opts.MemoryLimit {
+		return ""
+	}
+	const gib = 1 << 30
+	return fmt.Sprintf("killed: its processes took %.2f GiB of memory, allowed are %.2f: use smaller batches or fewer loader workers, or raise the limit",
+		float64(used)/gib, float64(s.opts.MemoryLimit)/gib)
 }
 
 // exit is how a trainer ended; nil is exit code 0.
 type exit struct{ err error }
 
-// end asks the group to leave, then makes it.
+// end asks the group to leave, then makes it. Processes that have left the group,
+// as torchrun's workers do, go with it.
 func (s *Supervisor) end(pid int, exited <-chan exit) {
+	all := family(pid)
+	defer func() { kill(all) }()
 	_ = syscall.Kill(-pid, syscall.SIGTERM)
 	grace := time.NewTimer(s.opts.StopGrace)
 	defer grace.Stop()
@@ -246,6 +284,20 @@ func (s *Supervisor) describe(err error) string {
 		why += ": " + t[len(t)-1]
 	}
 	return why
+}
+
+// LastWords is how the trainer ended last, if it did, and what it wrote since.
+func (s *Supervisor) LastWords() string {
+	const most = 5
+	st := s.State()
+	words := strings.Join(st.Tail[max(0, len(st.Tail)-most):], " | ")
+	switch {
+	case st.Reason == "":
+		return words
+	case words == "":
+		return st.Reason
+	}
+	return st.Reason + "; since then: " + words
 }
 
 // Restart ends the running trainer and starts a new one without a pause; for

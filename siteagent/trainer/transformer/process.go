@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	trainerv1 "girassol.dev/api/trainer/v1"
@@ -129,7 +130,7 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 			continue
 		}
 		reported = now
-		d := report(trainerv1.Progress{Steps: res.Steps, Samples: res.Samples, Loss: &loss})
+		d := report(trainerv1.Progress{Steps: res.Steps, Samples: res.Samples, Loss: &loss, Trainer: p.facts()})
 		if d.Action == trainerv1.Abort {
 			return res, client.ErrAborted
 		}
@@ -149,6 +150,15 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 		"learning_rate":      p.Trainer.Rate(),
 	}
 	return res, p.Trainer.model.Save(t.ResultPath)
+}
+
+// facts are how it trains, for the status.
+func (p *Process) facts() map[string]string {
+	c := p.Trainer.model.cfg
+	return map[string]string{
+		"trainer": "built-in transformer", "precision": "fp32",
+		"batchSize": strconv.Itoa(c.Batch), "context": strconv.Itoa(c.Context),
+	}
 }
 
 func (p *Process) evaluate(ctx context.Context, t trainerv1.Task, report client.Report) (trainerv1.Result, error) {
