@@ -37,6 +37,8 @@ type Config struct {
 	TrainerFault func() string
 	// Energy measures the machine; nil without a meter. Whoever made it runs it.
 	Energy EnergyMeter
+	// PowerCap of the GPUs; nil without.
+	PowerCap PowerCap
 	// Redis is where events come from; nil without. CursorPath keeps the place in
 	// the stream.
 	Redis      redis.UniversalClient
@@ -63,6 +65,9 @@ type Agent struct {
 	clock   clockOffset
 	// kick wakes the worker, nudge the heartbeat; both have one place.
 	kick, nudge chan struct{}
+
+	// boot tells this process's energy counter from others'.
+	boot uint64
 
 	// givenUp is the update that the worker no longer pushes by itself.
 	givenUp string
@@ -115,12 +120,11 @@ func New(cfg Config) (*Agent, error) {
 		log:  cfg.Log.With("federation", cfg.Federation, "site", cfg.Site, "node", cfg.Node),
 		kick: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		sessionChanged: make(chan struct{}),
+		boot:           newBoot(),
 		stop:           func(error) {},
 		metrics:        newMetrics(cfg.Registerer, cfg.Federation, cfg.Site, cfg.Traffic),
 	}
-	if cfg.Energy != nil {
-		cfg.Registerer.MustRegister(newEnergyCollector(cfg.Energy, cfg.Federation, cfg.Site))
-	}
+	cfg.Registerer.MustRegister(newEnergyCollector(cfg.Energy, cfg.PowerCap, cfg.Federation, cfg.Site))
 	a.observeReplica()
 	if u := cfg.Replica.Pending(); u != nil && !u.Accepted {
 		// The first heartbeat already says that there is something to come.

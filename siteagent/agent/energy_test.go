@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"sync"
 	"testing"
 
@@ -31,8 +32,78 @@ func (m *meter) Start() func() power.Result {
 	}
 }
 
-func (m *meter) Totals() map[string]power.Energy {
-	return map[string]power.Energy{power.SourceRAPL: {Joules: 1234, Uncertainty: 5}}
+func (m *meter) Counter() (power.Counter, bool) {
+	return power.Counter{Energy: power.Energy{Joules: 1234, Uncertainty: 5}, Metered: 1200, Source: "model+rapl"}, m.result.Source != ""
+}
+
+func (m *meter) Figures() power.Figures {
+	return power.Figures{
+		Totals: map[string]power.Energy{power.SourceRAPL: {Joules: 1234, Uncertainty: 5}},
+		Watts:  map[string]float64{power.SourceRAPL: 99}, Events: map[power.Event]int64{power.Wrapped: 3},
+	}
+}
+
+// lid counts who holds the cap.
+type lid struct {
+	mu         sync.Mutex
+	held, most int
+}
+
+func (l *lid) Hold() func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held++
+	l.most = max(l.most, l.held)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held--
+	}
+}
+
+func (l *lid) InForce() float64 { return 250 }
+
+func TestHeartbeatsTellTheCounterAndItsBoot(t *testing.T) {
+	m := &meter{result: power.Result{Source: "rapl"}}
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", nil, func(cfg *Config) { cfg.Energy = m })
+	beat := func() *coordinatorv1.Energy {
+		var e *coordinatorv1.Energy
+		c.waitBeat("a heartbeat with energy", func(h *coordinatorv1.Heartbeat) bool {
+			e = h.GetEnergy()
+			return e != nil
+		})
+		return e
+	}
+	first := beat()
+	if first.GetJoules() != 1234 || first.GetMeteredJoules() != 1200 || first.GetUncertaintyJoules() != 5 || first.GetSource() != "model+rapl" || first.GetBoot() == 0 {
+		t.Errorf("%v", first)
+	}
+	r.stop()
+	if a, b := newBoot(), newBoot(); a == b {
+		t.Errorf("two processes have the boot %d", a)
+	}
+	silent := &Agent{cfg: Config{Energy: &meter{}}}
+	if e := silent.energy(); e != nil {
+		t.Errorf("what is not the machine's is told as such: %v", e)
+	}
+}
+
+func TestPowerIsCappedWhileARoundIsAtWork(t *testing.T) {
+	for _, fail := range []string{"", "out of memory"} {
+		l := &lid{}
+		c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+		r := launch(t, c, "", &person{t: t, fail: fail}, func(cfg *Config) { cfg.PowerCap = l })
+		c.waitReady(0)
+		c.tell(c.grant(1, 2, long))
+		c.waitBeat("done with round 1", func(h *coordinatorv1.Heartbeat) bool {
+			return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY && h.GetRound() == 1
+		})
+		r.stop()
+		if l.most != 1 || l.held != 0 {
+			t.Errorf("%q: held %d times at once, %d left", fail, l.most, l.held)
+		}
+	}
 }
 
 func TestUpdateTellsTheEnergyOfItsRound(t *testing.T) {
@@ -80,20 +151,27 @@ func TestSpanOfAFailedRoundIsClosed(t *testing.T) {
 
 func TestEnergyMetricsNameTheirSource(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(newEnergyCollector(&meter{}, "lm", "porto"))
+	reg.MustRegister(newEnergyCollector(&meter{}, &lid{}, "lm", "porto"))
 	families, err := reg.Gather()
 	must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			name := f.GetName()
 			for _, l := range m.GetLabel() {
-				if l.GetName() == "source" {
-					got[f.GetName()+" "+l.GetValue()] = m.GetCounter().GetValue()
+				if l.GetName() == "source" || l.GetName() == "event" {
+					name += " " + l.GetValue()
 				}
 			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
-	if len(got) != 2 || got["girassol_agent_energy_joules_total rapl"] != 1234 || got["girassol_agent_energy_uncertainty_joules_total rapl"] != 5 {
+	want := map[string]float64{
+		"girassol_agent_energy_joules_total rapl": 1234, "girassol_agent_energy_uncertainty_joules_total rapl": 5,
+		"girassol_agent_power_watts rapl": 99, "girassol_agent_power_cap_watts": 250,
+		"girassol_agent_energy_events_total the counter wrapped": 3,
+	}
+	if !maps.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
 }

@@ -24,6 +24,7 @@ type Meter struct {
 	totals  map[string]Energy
 	events  map[Event]int64
 	open    map[*Span]bool
+	seen    time.Time // the last look
 }
 
 // key of a device: a source may change with a driver, its device goes on.
@@ -40,6 +41,7 @@ func (m *Meter) Observe(s Sample) {
 	if m.devices == nil {
 		m.devices, m.totals, m.events = map[key]*device{}, map[string]Energy{}, map[Event]int64{}
 	}
+	m.seen = s.At
 	seen, metered := map[key]bool{}, map[Part]bool{}
 	for _, r := range s.Readings {
 		metered[r.Part] = metered[r.Part] || r.Source != SourceModel
@@ -86,12 +88,31 @@ func (m *Meter) Totals() map[string]Energy {
 	return maps.Clone(m.totals)
 }
 
-// Events are how often what happened.
-func (m *Meter) Events() map[Event]int64 {
+// Figures of a machine as its metrics show them.
+type Figures struct {
+	// Totals and Watts by source: the energy since the first look, which never
+	// falls, and the power at the last.
+	Totals map[string]Energy
+	Watts  map[string]float64
+	// Events are how often what happened.
+	Events map[Event]int64
+}
+
+// Figures as of the last look.
+func (m *Meter) Figures() Figures {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.events)
+	f := Figures{Totals: maps.Clone(m.totals), Watts: map[string]float64{}, Events: maps.Clone(m.events)}
+	for _, d := range m.devices {
+		if d.known && !d.missed {
+			f.Watts[d.last.Source] += d.watts
+		}
+	}
+	return f
 }
+
+// Events are how often what happened.
+func (m *Meter) Events() map[Event]int64 { return m.Figures().Events }
 
 // metered says whether a part's own meter was ever read.
 func (m *Meter) metered(p Part) bool {
@@ -103,6 +124,24 @@ func (m *Meter) metered(p Part) bool {
 		}
 	}
 	return false
+}
+
+// has says whether the energy of a part is told, by a meter or a model, and no
+// device of it is silent for good.
+func (m *Meter) has(p Part) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	told := false
+	for k, d := range m.devices {
+		if k.part != p {
+			continue
+		}
+		if d.missed && m.seen.Sub(d.at) > longestEstimate {
+			return false
+		}
+		told = true
+	}
+	return told
 }
 
 // Span is a stretch of time whose energy is asked for, as of a round. Observe

@@ -8,19 +8,24 @@ import (
 	"strconv"
 )
 
-// Model stands in for a part of the machine of which no meter was ever read: it
-// draws IdleWatts and, in proportion to its utilisation, up to Watts. That of
-// processors comes from /proc/stat; that of accelerators is not known here, so
-// the middle is taken and the error spans both ends.
+// Model stands in for a part of the machine, or for one device of it, of which no
+// meter was ever read: it draws IdleWatts and, in proportion to its utilisation, up
+// to Watts. Where the utilisation is not known the middle is taken, and the error
+// spans both ends.
 type Model struct {
 	Part             Part
 	Watts, IdleWatts float64
+	// IdleError is how far off IdleWatts may be, either way.
+	IdleError float64
 }
 
 // Validate refuses a model without meaning.
 func (m Model) Validate() error {
 	if m.Part != Processor && m.Part != Accelerator {
 		return fmt.Errorf("power: a model of %q, want %s or %s", m.Part, Processor, Accelerator)
+	}
+	if !(m.IdleError >= 0) || m.IdleError > m.Watts {
+		return fmt.Errorf("power: the idle power of the %s is off by %v W; say 0 to its watts", m.Part, m.IdleError)
 	}
 	if !(m.Watts > 0) || math.IsInf(m.Watts, 0) || !(m.IdleWatts >= 0) || m.IdleWatts > m.Watts {
 		return fmt.Errorf("power: the model of the %s draws %v W idle and %v W at work; say 0 <= idle <= watts, watts above 0", m.Part, m.IdleWatts, m.Watts)
@@ -35,9 +40,11 @@ func (m Model) reading(utilisation float64) Reading {
 		Mean: true, MaxWatts: m.Watts, Accuracy: modelAccuracy,
 	}
 	if math.IsNaN(utilisation) {
-		r.Watts, r.WattsError = (m.Watts+m.IdleWatts)/2, (m.Watts-m.IdleWatts)/2
+		r.Watts, r.WattsError = (m.Watts+m.IdleWatts)/2, (m.Watts-m.IdleWatts)/2+m.IdleError/2
 	} else {
+		utilisation = min(max(utilisation, 0), 1)
 		r.Watts = m.IdleWatts + (m.Watts-m.IdleWatts)*utilisation
+		r.WattsError = m.IdleError * (1 - utilisation)
 	}
 	return r
 }

@@ -104,3 +104,32 @@ func raplFault(device string, err error) Fault {
 	}
 	return f
 }
+
+// processorLimit is the sum of the packages' power limits in watts, which everybody
+// may read; 0 when unknown.
+func processorLimit(root fs.FS) (watts float64) {
+	entries, err := fs.ReadDir(root, powercap)
+	if err != nil {
+		return 0
+	}
+	seen := map[string]bool{}
+	for _, e := range entries {
+		dir := path.Join(powercap, e.Name())
+		name, err := readText(root, path.Join(dir, "name"))
+		if err != nil || !strings.HasPrefix(name, "package-") || !strings.HasPrefix(e.Name(), "intel-rapl:") || seen[name] {
+			continue
+		}
+		seen[name] = true
+		// The most that the long-term limit may be is what the maker says; where it
+		// is not told the limit itself is near it.
+		uw, err := readNumber(root, path.Join(dir, "constraint_0_max_power_uw"))
+		if err != nil || uw == 0 {
+			uw, err = readNumber(root, path.Join(dir, "constraint_0_power_limit_uw"))
+		}
+		if err != nil || uw == 0 || uw > maxZoneWatts*1e6 {
+			return 0
+		}
+		watts += float64(uw) / 1e6
+	}
+	return watts
+}

@@ -1,6 +1,7 @@
 package power
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"girassol.dev/siteagent/nvml"
 )
 
 // tree of files by name.
@@ -116,7 +119,7 @@ func TestReadersFollowTheLinksOfSysfs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, _ := sampleOf(os.DirFS(root), noon, nil, cpuTimes{})
+	s := (&Sampler{Root: os.DirFS(root)}).read(noon)
 	check(t, s.Readings, s.Faults, "rapl package-0 12 of 99, amdgpu-power 0000:c1:00.0 3 W", nil)
 }
 
@@ -151,6 +154,9 @@ func TestAMDGPUTrees(t *testing.T) {
 			want: "amdgpu-power a 1 W"},
 		{name: "a counter that cannot be read is not replaced", root: locked{tree(boardFiles(1, "a", map[string]string{"energy1_input": "1", "power1_average": "1"})), "energy1_input"},
 			problems: []string{"a: open", "permission denied; give the agent read access to /sys/class/hwmon/hwmon1"}},
+		{name: "no sensor: limit times utilisation; the other die of a board has no limit", root: tree(merged(
+			boardFiles(1, "a", map[string]string{"power1_cap": "350000000", "device/gpu_busy_percent": "50"}),
+			boardFiles(2, "b", map[string]string{"power1_cap": "0", "device/gpu_busy_percent": "50"}))), want: "model a 200 W"},
 		{name: "no power of a board", root: tree(boardFiles(1, "a", map[string]string{"power1_average": "18446744073709551615"})), problems: []string{"no power of a board"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -187,33 +193,101 @@ func check(t *testing.T, readings []Reading, faults []Fault, want string, proble
 	}
 }
 
-func TestModelFollowsUtilisation(t *testing.T) {
-	m := Model{Part: Processor, Watts: 200, IdleWatts: 50}
-	root := tree(map[string]string{"proc/stat": "cpu  100 0 0 900 0 0 0 0 50 0\ncpu0 1 2 3 4"})
-	s, before := sampleOf(root, second(0), []Model{m}, cpuTimes{})
-	if r := s.Readings[0]; r.Watts != 125 || r.WattsError != 75 || r.Source != SourceModel {
-		t.Errorf("unknown at first: %+v", r)
+func TestModelOfProcessorsFollowsUtilisation(t *testing.T) {
+	zones := func(files map[string]string) map[string]string {
+		return merged(zoneFiles("intel-rapl:0", "package-0", "1", "9"), zoneFiles("intel-rapl:1", "package-1", "1", "9"),
+			zoneFiles("intel-rapl-mmio:0", "package-0", "1", "9"), files)
 	}
-	root = tree(map[string]string{"proc/stat": "cpu  160 10 5 920 0 3 2 0 99 0"})
-	s, _ = sampleOf(root, second(10), []Model{m}, before)
-	if r := s.Readings[0]; r.Watts != 50+150*0.8 || r.WattsError != 0 {
-		t.Errorf("80 %% at work: %+v", r)
+	limits := map[string]string{powercap + "/intel-rapl:0/constraint_0_max_power_uw": "210000000", powercap + "/intel-rapl:1/constraint_0_max_power_uw": "0",
+		powercap + "/intel-rapl:1/constraint_0_power_limit_uw": "140000000"}
+	s := &Sampler{}
+	look := func(stat string, files map[string]string) Reading {
+		t.Helper()
+		s.Root = locked{tree(merged(zones(files), map[string]string{"proc/stat": stat})), "energy_uj"}
+		sample := s.read(noon)
+		if len(sample.Readings) == 0 {
+			return Reading{}
+		}
+		return sample.Readings[0]
 	}
-	s, _ = sampleOf(tree(nil), second(20), []Model{m}, before)
-	if len(s.Faults) != 1 || s.Readings[0].WattsError != 75 {
-		t.Errorf("without /proc: %+v", s)
+	if r := look("cpu 100 0 0 900", nil); r != (Reading{}) {
+		t.Errorf("no limit, no model: %+v", r)
 	}
-	s, _ = sampleOf(tree(twoSockets), second(20), []Model{m}, before)
-	if slices.ContainsFunc(s.Readings, func(r Reading) bool { return r.Source == SourceModel }) {
-		t.Errorf("a model besides a counter: %+v", s.Readings)
+	if r := look("cpu  100 0 0 900 0 0 0 0 50 0\ncpu0 1 2 3 4", limits); r.Watts != 200 || r.WattsError != 150+25 || r.Source != SourceModel {
+		t.Errorf("utilisation unknown at first: %+v", r)
 	}
-	for _, bad := range []Model{{Part: "disk", Watts: 1}, {Part: Processor}, {Part: Processor, Watts: math.NaN()}, {Part: Processor, Watts: math.Inf(1)}, {Part: Processor, Watts: 5, IdleWatts: 6}, {Part: Processor, Watts: 5, IdleWatts: -1}} {
+	if r := look("cpu  160 10 5 920 0 3 2 0 99 0", limits); !near(r.Watts, 50+300*0.8) || !near(r.WattsError, 50*0.2) {
+		t.Errorf("80 %% at work of 350 W: %+v", r)
+	}
+	s = &Sampler{Root: tree(zones(limits))}
+	if sample := s.read(noon); slices.ContainsFunc(sample.Readings, func(r Reading) bool { return r.Source == SourceModel }) {
+		t.Errorf("a model besides a counter: %+v", sample.Readings)
+	}
+	s = &Sampler{Root: locked{tree(zones(limits)), "energy_uj"}}
+	if sample := s.read(noon); len(sample.Faults) != 3 || sample.Readings[0].WattsError != 175 {
+		t.Errorf("without /proc: %+v", sample)
+	}
+}
+
+func TestModelsWithoutMeaningAreRefused(t *testing.T) {
+	for _, bad := range []Model{{Part: "disk", Watts: 1}, {Part: Processor}, {Part: Processor, Watts: math.NaN()}, {Part: Processor, Watts: math.Inf(1)}, {Part: Processor, Watts: 5, IdleWatts: 6}, {Part: Processor, Watts: 5, IdleWatts: -1}, {Part: Processor, Watts: 5, IdleError: -1}, {Part: Processor, Watts: 5, IdleError: math.NaN()}} {
 		if bad.Validate() == nil {
 			t.Errorf("accepts %+v", bad)
 		}
 	}
-	if err := m.Validate(); err != nil {
+	if err := limitModel(Processor, 100).Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// gpuSamples is what NVML says.
+type gpuSamples struct {
+	samples []nvml.GPUSample
+	err     error
+}
+
+func (g gpuSamples) Sample(context.Context) ([]nvml.GPUSample, error) { return g.samples, g.err }
+
+func TestNVMLReadings(t *testing.T) {
+	energy := nvml.GPUSample{UUID: "GPU-1", Address: "0000:03:00.0", EnergyMillijoules: new(uint64(123)), PowerWatts: new(250.0)}
+	for _, c := range []struct {
+		name     string
+		gpus     GPUs
+		want     string
+		problems []string
+	}{
+		{name: "nobody to ask"},
+		{name: "no library is for the client to tell", gpus: gpuSamples{err: &nvml.Error{Code: nvml.NoLibrary}}},
+		{name: "no answer in time", gpus: gpuSamples{err: context.DeadlineExceeded}, problems: []string{"NVML: context deadline exceeded; "}},
+		{name: "counter before sensor, in microjoules", gpus: gpuSamples{samples: []nvml.GPUSample{energy}}, want: "nvml 0000:03:00.0 123000 of 0"},
+		{name: "sensor, by UUID without an address", gpus: gpuSamples{samples: []nvml.GPUSample{{UUID: "GPU-2", PowerWatts: new(99.5)}}}, want: "nvml-power GPU-2 99.5 W"},
+		{name: "limit times utilisation", gpus: gpuSamples{samples: []nvml.GPUSample{{UUID: "GPU-3", UtilisationPercent: new(50.0), PowerLimitWatts: new(700.0)}}}, want: "model GPU-3 400 W"},
+		{name: "nothing told", gpus: gpuSamples{samples: []nvml.GPUSample{energy, {UUID: "GPU-4"}}}, want: "nvml 0000:03:00.0 123000 of 0", problems: []string{"GPU-4: the GPU tells neither", "spec.power"}},
+		{name: "off the bus", gpus: gpuSamples{samples: []nvml.GPUSample{{UUID: "GPU-5", Problem: &nvml.Error{Code: nvml.Lost, Detail: "gone"}}}}, problems: []string{"GPU-5: NVML: gone; the GPU has fallen off the bus"}},
+		{name: "impossible figures", gpus: gpuSamples{samples: []nvml.GPUSample{{UUID: "GPU-6", EnergyMillijoules: new(uint64(math.MaxUint64)), PowerWatts: new(1e9), UtilisationPercent: new(1.0), PowerLimitWatts: new(0.0)}}}, problems: []string{"GPU-6: "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			readings, faults := NVML(t.Context(), c.gpus)
+			check(t, readings, faults, c.want, c.problems)
+		})
+	}
+}
+
+// The counter is the board's, and begins anew with the driver.
+func TestNVMLCounterOverADriverReload(t *testing.T) {
+	var m Meter
+	look := func(at float64, millijoules uint64) {
+		readings, _ := NVML(t.Context(), gpuSamples{samples: []nvml.GPUSample{{UUID: "GPU-1", EnergyMillijoules: &millijoules}}})
+		m.Observe(Sample{At: second(at), Readings: readings})
+	}
+	look(0, 90_000_000)
+	look(10, 93_000_000) // 300 W
+	m.Observe(Sample{At: second(15)})
+	look(20, 1_000_000)
+	look(30, 4_000_000)
+	e := m.Totals()[SourceNVML]
+	if !near(e.Joules, 3000+3000+3000) || e.Uncertainty < 2000 || m.Events()[Reset] != 1 {
+		t.Errorf("%+v, %v: 300 W all along, of which nobody saw a part", e, m.Events())
 	}
 }
 
@@ -234,16 +308,25 @@ func FuzzAttributes(f *testing.F) {
 		var d device
 		for i, bytes := range [][]byte{a, b, a} {
 			root := fstest.MapFS{
-				powercap + "/intel-rapl:0/name":                {Data: []byte("package-0")},
-				powercap + "/intel-rapl:0/energy_uj":           {Data: bytes},
-				powercap + "/intel-rapl:0/max_energy_range_uj": {Data: a},
-				hwmon + "/hwmon0/name":                         {Data: []byte("amdgpu")},
-				hwmon + "/hwmon0/power1_average":               {Data: bytes},
-				hwmon + "/hwmon0/device/uevent":                {Data: b},
+				powercap + "/intel-rapl:0/name":                      {Data: []byte("package-0")},
+				powercap + "/intel-rapl:0/energy_uj":                 {Data: bytes},
+				powercap + "/intel-rapl:0/max_energy_range_uj":       {Data: a},
+				hwmon + "/hwmon0/name":                               {Data: []byte("amdgpu")},
+				hwmon + "/hwmon0/power1_average":                     {Data: bytes},
+				hwmon + "/hwmon0/device/uevent":                      {Data: b},
+				hwmon + "/hwmon1/name":                               {Data: []byte("amdgpu")},
+				hwmon + "/hwmon1/power1_cap":                         {Data: bytes},
+				hwmon + "/hwmon1/device/gpu_busy_percent":            {Data: a},
+				powercap + "/intel-rapl:1/name":                      {Data: []byte("package-1")},
+				powercap + "/intel-rapl:1/constraint_0_max_power_uw": {Data: bytes},
+				"proc/stat": {Data: b},
 			}
-			s, _ := sampleOf(root, second(float64(i)), nil, cpuTimes{})
+			s := (&Sampler{Root: root}).read(second(float64(i)))
 			for _, r := range s.Readings {
-				if r.Part != Processor {
+				if !(r.Watts >= 0) || !(r.WattsError >= 0) || !(r.MaxWatts > 0) || math.IsInf(r.Watts+r.MaxWatts, 0) {
+					t.Errorf("a reading of %+v", r)
+				}
+				if r.Device != "package-0" {
 					continue
 				}
 				if e, _ := d.add(r, s.At); !(e.joules >= 0) || !(e.spread >= 0) || math.IsInf(e.joules+e.spread, 0) {

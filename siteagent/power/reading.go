@@ -15,7 +15,11 @@ const (
 	SourceAMDGPU = "amdgpu"
 	// SourceAMDGPUPower: the power sensor of an AMD board, integrated.
 	SourceAMDGPUPower = "amdgpu-power"
-	// SourceModel: stated watts times utilisation.
+	// SourceNVML: the energy counter of an NVIDIA board.
+	SourceNVML = "nvml"
+	// SourceNVMLPower: the power sensor of an NVIDIA board, integrated.
+	SourceNVMLPower = "nvml-power"
+	// SourceModel: watts of a device's limit or stated ones, times utilisation.
 	SourceModel = "model"
 )
 

@@ -3,6 +3,10 @@ package power
 import (
 	"context"
 	"io/fs"
+	"maps"
+	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -11,9 +15,14 @@ import (
 type Sampler struct {
 	// Root of the file system, with sys and proc.
 	Root fs.FS
-	// Models for parts without a meter; may be empty.
-	Models []Model
-	// Every so often; 0: 10 s, in which no counter wraps twice.
+	// Powercap is a tree with a powercap of its own in sys/class, for where Root's
+	// is hidden, as in containers; nil: that of Root.
+	Powercap fs.FS
+	// GPUs of NVIDIA; nil: none are asked.
+	GPUs GPUs
+	// Needs are the parts without which the counter does not stand for the machine.
+	Needs []Part
+	// Every so often; 0: 1 s, so that what heartbeats tell is fresh.
 	Every time.Duration
 	// Now is time.Now but in tests.
 	Now func() time.Time
@@ -31,7 +40,7 @@ type Sampler struct {
 func (s *Sampler) Run(ctx context.Context) error {
 	every := s.Every
 	if every <= 0 {
-		every = 10 * time.Second
+		every = time.Second
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -60,14 +69,43 @@ func (s *Sampler) Start() (stop func() Result) {
 	}
 }
 
-// Totals are the energy since the first look, by source; they never fall.
-func (s *Sampler) Totals() map[string]Energy { return s.meter.Totals() }
+// Figures as of the last look.
+func (s *Sampler) Figures() Figures { return s.meter.Figures() }
+
+// Counter is the energy of the machine since the first look.
+type Counter struct {
+	Energy
+	// Metered joules of it, rather than modelled.
+	Metered float64
+	// Source names all that it rests on, joined by "+".
+	Source string
+}
+
+// Counter is ok when some of it is metered and it stands for all parts that are
+// needed; without one of them it would be a part's energy and be taken for the
+// whole.
+func (s *Sampler) Counter() (c Counter, ok bool) {
+	for _, p := range s.Needs {
+		if !s.meter.has(p) {
+			return Counter{}, false
+		}
+	}
+	totals := s.meter.Totals()
+	for source, e := range totals {
+		c.Joules += e.Joules
+		c.Uncertainty += e.Uncertainty
+		if source != SourceModel {
+			c.Metered += e.Joules
+		}
+	}
+	c.Source = strings.Join(slices.Sorted(maps.Keys(totals)), "+")
+	return c, c.Metered > 0
+}
 
 // look takes a sample and gives its time. Sampler.mu is held.
 func (s *Sampler) look() time.Time {
 	at := s.Now()
-	var sample Sample
-	sample, s.cpu = sampleOf(s.Root, at, s.models(), s.cpu)
+	sample := s.read(at)
 	s.meter.Observe(sample)
 	told := ""
 	for _, f := range sample.Faults {
@@ -80,45 +118,34 @@ func (s *Sampler) look() time.Time {
 	return at
 }
 
-// models of the parts that were never metered.
-func (s *Sampler) models() []Model {
-	var out []Model
-	for _, m := range s.Models {
-		if !s.meter.metered(m.Part) {
-			out = append(out, m)
-		}
+// read takes all meters, and for processors that were never metered their model.
+func (s *Sampler) read(at time.Time) Sample {
+	powercap := s.Powercap
+	if powercap == nil {
+		powercap = s.Root
 	}
+	out := Sample{At: at}
+	keep := func(readings []Reading, faults []Fault) {
+		out.Readings, out.Faults = append(out.Readings, readings...), append(out.Faults, faults...)
+	}
+	keep(RAPL(powercap))
+	processor := len(out.Readings) > 0
+	keep(AMDGPU(s.Root))
+	keep(NVML(context.Background(), s.GPUs))
+	if processor || s.meter.metered(Processor) {
+		return out
+	}
+	limit := processorLimit(powercap)
+	if limit == 0 {
+		return out
+	}
+	utilisation := math.NaN()
+	t, err := readCPUTimes(s.Root)
+	if err != nil {
+		out.Faults = append(out.Faults, Fault{Device: "processors", Problem: err.Error(), WayOut: "their utilisation counts as unknown"})
+	} else {
+		utilisation, s.cpu = t.since(s.cpu), t
+	}
+	out.Readings = append(out.Readings, limitModel(Processor, limit).reading(utilisation))
 	return out
-}
-
-// sampleOf reads all meters below root, and for parts without a reading the models.
-// before are the processors' times that the look before has given, and the zero
-// value at the first.
-func sampleOf(root fs.FS, at time.Time, models []Model, before cpuTimes) (Sample, cpuTimes) {
-	s := Sample{At: at}
-	metered := map[Part]bool{}
-	for _, read := range []func(fs.FS) ([]Reading, []Fault){RAPL, AMDGPU} {
-		readings, faults := read(root)
-		s.Readings, s.Faults = append(s.Readings, readings...), append(s.Faults, faults...)
-		for _, r := range readings {
-			metered[r.Part] = true
-		}
-	}
-	var now cpuTimes
-	for _, m := range models {
-		if metered[m.Part] {
-			continue
-		}
-		utilisation := cpuTimes{}.since(cpuTimes{}) // unknown
-		if m.Part == Processor {
-			t, err := readCPUTimes(root)
-			if err != nil {
-				s.Faults = append(s.Faults, Fault{Device: "model of " + string(m.Part), Problem: err.Error(), WayOut: "its utilisation counts as unknown"})
-			} else {
-				utilisation, now = t.since(before), t
-			}
-		}
-		s.Readings = append(s.Readings, m.reading(utilisation))
-	}
-	return s, now
 }

@@ -10,6 +10,8 @@ import (
 	"testing/fstest"
 	"testing/synctest"
 	"time"
+
+	"girassol.dev/siteagent/nvml"
 )
 
 // changing is a tree that tests change while it is read.
@@ -57,7 +59,7 @@ func TestSamplerMeasuresARoundAndSaysFaultsOnce(t *testing.T) {
 		if !near(r.Joules, 7000) || r.Source != SourceRAPL || r.Coverage != 1 || !near(r.Uncertainty, 350) {
 			t.Errorf("a round over a minute without counter: %+v", r)
 		}
-		if got := s.Totals()[SourceRAPL].Joules; !near(got, 7500) {
+		if got := s.Figures().Totals[SourceRAPL].Joules; !near(got, 7500) {
 			t.Errorf("total %g J", got)
 		}
 		if len(said) != 2 || !strings.Contains(said[0], "garbage") || said[1] != "all well" {
@@ -73,27 +75,67 @@ func TestSamplerMeasuresARoundAndSaysFaultsOnce(t *testing.T) {
 func TestSamplerFallsBackToTheModelUntilThereIsACounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := &changing{}
-		stat := map[string]string{"proc/stat": "cpu 100 0 0 900"}
-		root.set(stat)
-		s := &Sampler{Root: root, Now: time.Now, Models: []Model{{Part: Processor, Watts: 100}}}
+		files := map[string]string{
+			"proc/stat": "cpu 100 0 0 900", powercap + "/intel-rapl:0/name": "package-0",
+			powercap + "/intel-rapl:0/constraint_0_max_power_uw": "70000000",
+		}
+		root.set(files)
+		s := &Sampler{Root: root, Now: time.Now, Needs: []Part{Processor}}
 		stop := s.Start()
 		time.Sleep(10 * time.Second)
-		stat["proc/stat"] = "cpu 150 0 0 950"
-		root.set(stat)
-		if r := stop(); r.Source != SourceModel || !near(r.Joules, 500) || !near(r.Uncertainty, 150) || r.Coverage != 0 {
+		files["proc/stat"] = "cpu 150 0 0 950"
+		root.set(files)
+		if r := stop(); r.Source != SourceModel || !near(r.Joules, 400) || !near(r.Uncertainty, 120+50) || r.Coverage != 0 {
 			t.Errorf("model: %+v", r)
 		}
-		maps.Copy(stat, zoneFiles("intel-rapl:0", "package-0", "1000000", "262143328850"))
-		root.set(stat)
+		if c, ok := s.Counter(); ok {
+			t.Errorf("a model alone is no counter: %+v", c)
+		}
+		maps.Copy(files, zoneFiles("intel-rapl:0", "package-0", "1000000", "262143328850"))
+		root.set(files)
 		stop = s.Start()
 		time.Sleep(10 * time.Second)
-		maps.Copy(stat, zoneFiles("intel-rapl:0", "package-0", "901000000", "262143328850"))
-		root.set(stat)
+		maps.Copy(files, zoneFiles("intel-rapl:0", "package-0", "901000000", "262143328850"))
+		root.set(files)
 		if r := stop(); r.Source != SourceRAPL || !near(r.Joules, 900) || r.Coverage != 1 {
 			t.Errorf("counter: %+v", r)
 		}
-		if got := s.Totals(); !near(got[SourceModel].Joules, 500) || !near(got[SourceRAPL].Joules, 900) {
+		if got := s.Figures().Totals; !near(got[SourceModel].Joules, 400) || !near(got[SourceRAPL].Joules, 900) {
 			t.Errorf("totals: %+v", got)
 		}
+		if c, ok := s.Counter(); !ok || !near(c.Joules, 1300) || !near(c.Metered, 900) || c.Source != "model+rapl" {
+			t.Errorf("counter: %+v, %v", c, ok)
+		}
 	})
+}
+
+// A part's energy must not be taken for the machine's.
+func TestCounterNeedsAllPartsThatTrain(t *testing.T) {
+	now := noon
+	s := &Sampler{Root: tree(zoneFiles("intel-rapl:0", "package-0", "1000000", "262143328850")), Now: func() time.Time { return now }, Needs: []Part{Accelerator}}
+	look := func(uj string, gpus GPUs) (Counter, bool) {
+		s.Root, s.GPUs = tree(zoneFiles("intel-rapl:0", "package-0", uj, "262143328850")), gpus
+		s.look()
+		now = now.Add(10 * time.Second)
+		return s.Counter()
+	}
+	look("1000000", nil)
+	if c, ok := look("2000000", nil); ok {
+		t.Errorf("no GPU is told: %+v", c)
+	}
+	told := func(mj uint64) GPUs {
+		return gpuSamples{samples: []nvml.GPUSample{{UUID: "a", EnergyMillijoules: &mj}}}
+	}
+	look("3000000", told(1000))
+	if c, ok := look("4000000", told(3000)); !ok || !near(c.Joules, 3+2) || !near(c.Metered, 5) || c.Source != "nvml+rapl" {
+		t.Errorf("%+v, %v", c, ok)
+	}
+	now = now.Add(time.Minute)
+	if _, ok := look("5000000", nil); !ok {
+		t.Error("a driver that is being loaded takes the counter away")
+	}
+	now = now.Add(longestEstimate)
+	if c, ok := look("6000000", nil); ok {
+		t.Errorf("the GPU is silent for good: %+v", c)
+	}
 }
