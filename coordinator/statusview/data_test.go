@@ -9,10 +9,10 @@ import (
 
 func TestATableTellsHowFarThePassIs(t *testing.T) {
 	for want, d := range map[string]*coordinatorv1.DataStatus{
-		"":                                      nil,
-		"pass 0: 61 % of 100 samples consumed":  {Samples: 100, Consumed: 61},
+		"":                                       nil,
+		"pass 0: 61 % of 100 samples consumed":   {Samples: 100, Consumed: 61},
 		"pass 3: 99 % of 1.20M samples consumed": {Pass: 3, Samples: 1_200_000, Consumed: 1_199_999},
-		"pass 1: 100 % of 9 samples consumed":   {Pass: 1, Samples: 9, Consumed: 9},
+		"pass 1: 100 % of 9 samples consumed":    {Pass: 1, Samples: 9, Consumed: 9},
 	} {
 		var b strings.Builder
 		Table(&b, &coordinatorv1.FederationStatus{Data: d}, 0)

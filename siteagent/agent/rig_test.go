@@ -55,6 +55,8 @@ type person struct {
 	directives []trainerv1.Directive
 	// start and end of the last train task.
 	start, end []float32
+	// use is what a train task consumes of its data; nil: nothing.
+	use func(trainerv1.Task) []trainerv1.DataRange
 	// mutate spoils a result. fail posts a failure.
 	mutate func(theta []float32)
 	fail   string
@@ -122,7 +124,11 @@ func (p *person) handle(ctx context.Context, task trainerv1.Task, report client.
 	p.mu.Lock()
 	p.start, p.end = start, slices.Clone(st.Theta)
 	p.mu.Unlock()
-	return trainerv1.Result{Path: task.ResultPath, Steps: steps, Samples: steps * 4, Loss: &loss}, writeModel(task.ResultPath, st, st.Theta)
+	var used []trainerv1.DataRange
+	if p.use != nil {
+		used = p.use(task)
+	}
+	return trainerv1.Result{Path: task.ResultPath, Steps: steps, Samples: steps * 4, Loss: &loss, Consumed: used}, writeModel(task.ResultPath, st, st.Theta)
 }
 
 func (p *person) taken() []trainerv1.Task {

@@ -105,6 +105,7 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 		UpdateID: newID(), Round: g.GetRound(), BaseVersion: g.GetBaseVersion(), Encoding: g.params.Uplink,
 		Weight: float64(res.Samples), Steps: res.Steps, Samples: res.Samples, Loss: res.Loss, Metrics: res.Metrics,
 		TrainingSeconds: outcome.Seconds(), EnergyJoules: joules, EnergySource: source, Agreement: a.cfg.Replica.Agreement(), Evaluation: evaluation,
+		Consumed: res.Consumed,
 	}, t.work)
 	if err != nil {
 		return res.Steps, res.Samples, err
@@ -156,7 +157,7 @@ func (a *Agent) train(c roundContext, g *grant, files workFiles) (trainer.Outcom
 	outcome, err := a.cfg.Trainer.Run(c.train, trainerv1.Task{
 		ID: files.id, Kind: trainerv1.Train, Round: g.GetRound(), ModelPath: files.model, ResultPath: files.result,
 		MaxSteps: g.GetMaxSteps(), StopAt: g.stop, StopInSeconds: time.Until(g.stop).Seconds(),
-		CommittedSamples: g.GetCommittedSamples(), Config: g.GetConfig(),
+		CommittedSamples: g.GetCommittedSamples(), Config: g.GetConfig(), Data: leased(g),
 	}, a.progress())
 	if err != nil {
 		return outcome, err

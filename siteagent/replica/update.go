@@ -2,7 +2,7 @@ package replica
 
 import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
-
+	trainerv1 "girassol.dev/api/trainer/v1"
 	"girassol.dev/internal/algorithm"
 )
 
@@ -28,6 +28,8 @@ type Update struct {
 	Agreement    *float64           `json:"agreement,omitempty"`
 	Metrics      map[string]float64 `json:"metrics,omitempty"`
 	Evaluation   *Evaluation        `json:"evaluation,omitempty"`
+	// Consumed are the samples of the grant's data that the round's work used.
+	Consumed []trainerv1.DataRange `json:"consumed,omitempty"`
 	// Accepted by the coordinator, not yet seen in a commit.
 	Accepted bool `json:"accepted,omitempty"`
 	// Settled: merged; the residual file does not have it subtracted yet.
@@ -54,6 +56,9 @@ func (u *Update) Header(layoutDigest [32]byte) *coordinatorv1.PushHeader {
 	}
 	if e := u.Evaluation; e != nil {
 		h.Evaluation = &coordinatorv1.Evaluation{Version: e.Version, Samples: e.Samples, Loss: e.Loss, Metrics: e.Metrics}
+	}
+	for _, r := range u.Consumed {
+		h.Consumed = append(h.Consumed, &coordinatorv1.DataRange{Begin: r.Begin, End: r.End, Pass: r.Pass})
 	}
 	return h
 }
