@@ -277,6 +277,17 @@ func TestWithoutATrainerTheMemberSaysWhatItWaitsFor(t *testing.T) {
 	})
 }
 
+// A hello is on its way while the replica moves on.
+func TestAHelloKeepsTheDigestThatItWasMadeWith(t *testing.T) {
+	a := &Agent{}
+	a.status.held, a.status.digest = true, [32]byte{1}
+	h := a.hello()
+	a.status.digest = [32]byte{2}
+	if d := h.GetModelDigest(); len(d) != 32 || d[0] != 1 {
+		t.Errorf("%x", d)
+	}
+}
+
 // A site that waits for its trainer says so from the start, with the trainer's
 // own last words: an idle site without a model waits for it too.
 func TestAMissingTrainerIsToldBeforeThereIsAModel(t *testing.T) {
