@@ -82,7 +82,7 @@ func TestHalfOpenStreamsEndByThemselves(t *testing.T) {
 	b := c.join("b").ready()
 	_ = b
 	g := a.grant()
-	c.impatient(dir, 200*time.Millisecond)
+	c.impatient(dir, time.Second) // what is sent in time arrives in time, also on a slow machine
 	conn, err := wire.Dial(c.addr, wire.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestHalfOpenStreamsEndByThemselves(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := recv(t); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "200ms") {
+			if err := recv(t); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "1s") {
 				t.Fatalf("ended with %v", err)
 			}
 		})
@@ -145,7 +145,7 @@ func TestPullThatNobodyReadsEndsByItself(t *testing.T) {
 	big := tensor.NewState(l)
 	defer big.Close()
 	a.seedWith(big)
-	ended := c.impatient(dir, 300*time.Millisecond)
+	ended := c.impatient(dir, time.Second)
 	conn, err := wire.Dial(c.addr, wire.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func (l *listener) next(n int) []uint64 {
 		select {
 		case e := <-l.got:
 			out = append(out, e.Sequence)
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			l.t.Fatalf("got %v, waited in vain for %d events", out, n)
 		}
 	}

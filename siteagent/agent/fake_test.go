@@ -52,6 +52,9 @@ type coordinator struct {
 	breakPull int   // so many pulls break after one chunk
 	pushDown  bool  // pushes fail at once
 	answer    func(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult
+
+	// loss is when a silent session is given up; long, for a slow machine.
+	loss time.Duration
 }
 
 type blob struct {
@@ -88,7 +91,7 @@ func newCoordinator(t *testing.T, strategy string, specs []tensor.Spec) *coordin
 	c := &coordinator{
 		t: t, params: params, rng: rand.New(rand.NewPCG(3, 4)), changed: make(chan struct{}),
 		state: tensor.NewState(l), domain: codec.NewDomain(l, params.Downlink.Transform),
-		deltas: map[uint64]blob{}, partial: map[string][]byte{}, accepted: map[string]bool{}, hasModel: true,
+		deltas: map[uint64]blob{}, partial: map[string][]byte{}, accepted: map[string]bool{}, hasModel: true, loss: time.Minute,
 	}
 	t.Cleanup(c.state.Close)
 	for i := range c.state.Theta {
@@ -118,7 +121,7 @@ func (c *coordinator) do(change func()) {
 // wait returns once cond holds; it is called with the lock held.
 func (c *coordinator) wait(what string, cond func() bool) {
 	c.t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(2 * time.Minute)
 	defer deadline.Stop()
 	for {
 		c.mu.Lock()

@@ -24,7 +24,7 @@ func (c *coordinator) Session(stream grpc.BidiStreamingServer[coordinatorv1.Sess
 	}
 	m := &member{hello: first.GetHello(), out: make(chan *coordinatorv1.SessionResponse, 64), end: make(chan error, 1)}
 	var refuse error
-	w := &coordinatorv1.Welcome{HeartbeatIntervalMs: 20, LossAfterMs: 1000}
+	w := &coordinatorv1.Welcome{HeartbeatIntervalMs: 20, LossAfterMs: c.loss.Milliseconds()}
 	c.do(func() {
 		if refuse = c.refuse; refuse != nil {
 			return

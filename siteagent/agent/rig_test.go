@@ -173,7 +173,7 @@ func launch(t *testing.T, c *coordinator, dir string, p *person, options ...func
 		Federation: "lm", Site: "porto", Node: "n1", Version: "test", Hardware: hardware.Facts{Vendor: hardware.CPU, CPUs: 1},
 		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(c.address, wire.Options{}) },
 		Trainer: api, Replica: store, CursorPath: filepath.Join(dir, "events.json"),
-		RetryInitial: 5 * time.Millisecond, RetryMax: 20 * time.Millisecond, StableAfter: time.Second, WelcomeTimeout: 5 * time.Second, Log: log,
+		RetryInitial: 5 * time.Millisecond, RetryMax: 20 * time.Millisecond, StableAfter: time.Second, WelcomeTimeout: time.Minute, Log: log,
 	}
 	for _, o := range options {
 		o(&cfg)
@@ -217,7 +217,7 @@ func (r *rig) ended() error {
 	select {
 	case err := <-r.result:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		r.t.Fatal("the agent does not end")
 		return nil
 	}

@@ -186,7 +186,7 @@ func TestNoStepRunsAfterTheStopTimeWithoutAnyMessage(t *testing.T) {
 	p := &person{t: t}
 	launch(t, c, "", p)
 	c.waitReady(0)
-	c.tell(c.grant(1, 0, 300*time.Millisecond))
+	c.tell(c.grant(1, 0, 3*time.Second)) // enough for a first step on a slow machine
 	c.waitBeat("at work", func(h *coordinatorv1.Heartbeat) bool { return h.GetSteps() > 0 })
 	// The coordinator is gone: the session breaks and no new one comes up.
 	c.do(func() { c.refuse = errDown })

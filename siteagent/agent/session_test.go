@@ -50,6 +50,7 @@ func TestAnUndeclaredSiteIsTriedAgainUntilItIsDeclared(t *testing.T) {
 
 func TestASilentCoordinatorIsLeftForANewConnection(t *testing.T) {
 	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	c.loss = time.Second
 	launch(t, c, "", &person{t: t})
 	c.waitReady(0)
 	c.do(func() { c.mute = true })
