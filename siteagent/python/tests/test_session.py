@@ -47,6 +47,14 @@ class Rounds(AgentCase):
             self.assertEqual(got["bn.num_batches_tracked"].values(), [(1 << 62) + 1])
         self.assertEqual(self.agent.refusals, [])
 
+    def test_how_the_trainer_works_is_told(self) -> None:
+        task = self.give(maxSteps=1)
+        self.run_one(lambda r: (r.step(1.0), r.submit(trained(r))), trainer={"precision": "bf16", "batchSize": 32})
+        self.assertEqual(task.progress[0]["trainer"], {"precision": "bf16", "batchSize": "32"})
+        for bad in ({"x": "y" * 65}, {str(i): i for i in range(17)}):
+            with self.assertRaisesRegex(UsageError, "at most 16 texts"):
+                self.session(trainer=bad)
+
     def test_loss_is_weighted_by_samples(self) -> None:
         task = self.give(maxSteps=2)
 

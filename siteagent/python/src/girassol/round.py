@@ -205,6 +205,8 @@ class Round:
         body: dict[str, Any] = {"steps": self.steps, "samples": self.samples * self._session._ranks.size}
         if self._loss is not None and math.isfinite(self._loss):
             body["loss"] = self._loss
+        if self._session._facts:
+            body["trainer"] = self._session._facts
         try:
             answer = self._session._client.progress(self.id, body, _REPORT_TIMEOUT)
             action = Action(answer.get("action"))

@@ -32,6 +32,8 @@ BUFFERS_KEY = "girassol.buffers"
 
 _POLL = 30.0
 _MAX_REASON = 4000
+_MAX_FACTS = 16
+_MAX_FACT = 64
 
 
 class Session:
@@ -64,6 +66,8 @@ class Session:
         None: evaluations are refused with the reason.
     :param socket_path: the agent's socket; default ``$GIRASSOL_TRAINER_SOCKET``.
     :param work_dir: the shared folder; default ``$GIRASSOL_TRAINER_WORKDIR``.
+    :param trainer: how this script works, for the federation's status, such as
+        ``{"precision": "bf16", "batchSize": 64}``; at most 16 short texts.
     :param late_seconds: how long after the stop time a script that has never
         called ``step`` is given up, and one that calls it on and on.
     """
@@ -75,6 +79,7 @@ class Session:
         evaluate: Callable[[Round], float | tuple[float, int] | None] | bool | None = None,
         socket_path: str | None = None,
         work_dir: str | None = None,
+        trainer: Mapping[str, Any] | None = None,
         late_seconds: float = 15.0,
     ) -> None:
         self._socket_path = socket_path or os.environ.get(ENV_SOCKET, "")
@@ -86,6 +91,7 @@ class Session:
                     "or try it out with python -m girassol check SCRIPT"
                 )
         self._seed, self._evaluate = seed, evaluate
+        self._facts = _facts(trainer or {})
         self._late_seconds = late_seconds
         self._client = Client(self._socket_path)
         self._pace = Pace()
@@ -275,6 +281,14 @@ class Session:
             self._client.failure(round.id, reason)
         except AgentError as e:
             log.warning("failure not delivered: %s", e)
+
+
+def _facts(trainer: Mapping[str, Any]) -> dict[str, str]:
+    facts = {str(name): str(value) for name, value in trainer.items()}
+    long = [name for name, value in facts.items() if max(len(name.encode()), len(value.encode())) > _MAX_FACT]
+    if len(facts) > _MAX_FACTS or long:
+        raise UsageError(f"trainer={str(long or list(facts))[:200]}: at most {_MAX_FACTS} texts of at most {_MAX_FACT} bytes each")
+    return facts
 
 
 def _describe(error: BaseException, ranks: _ranks.Ranks) -> str:

@@ -28,7 +28,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Fields and whether they must be there.
 _Fields = dict[str, tuple[type, bool]]
-_PROGRESS: _Fields = {"steps": (int, True), "samples": (int, True), "loss": (float, False)}
+_PROGRESS: _Fields = {"steps": (int, True), "samples": (int, True), "loss": (float, False), "trainer": (dict, False)}
 _RESULT: _Fields = {
     "path": (str, False),
     "steps": (int, True),
