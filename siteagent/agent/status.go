@@ -54,13 +54,14 @@ func (a *Agent) hello() *coordinatorv1.Hello {
 
 func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
 	received, sent := a.cfg.Traffic()
+	energy := a.energy()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := &a.status
 	h := &coordinatorv1.Heartbeat{
 		Sequence: seq, State: s.state, Detail: s.detail, Round: s.round,
 		Steps: s.steps, Samples: s.samples, Loss: s.loss, StepSeconds: s.stepSeconds,
-		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received,
+		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received, Energy: energy,
 	}
 	// Without a model the trainer is needed for the first weights.
 	idle := s.state == coordinatorv1.MemberState_MEMBER_STATE_READY || s.state == coordinatorv1.MemberState_MEMBER_STATE_IDLE
