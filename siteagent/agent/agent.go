@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/internal/tensor"
 	"girassol.dev/siteagent/hardware"
 	"girassol.dev/siteagent/replica"
 	"girassol.dev/siteagent/trainer"
@@ -29,6 +30,10 @@ type Config struct {
 	Dial func() (*grpc.ClientConn, error)
 	// Traffic is the bytes on the sockets that Dial made. May be nil.
 	Traffic func() (received, sent uint64)
+	// Started is when the process began, and Opened how long reading the replica
+	// from disk has taken, for the status; zero: now and not known.
+	Started time.Time
+	Opened  time.Duration
 	// Trainer is served, and Replica closed, by the caller.
 	Trainer *trainer.Server
 	Replica *replica.Replica
@@ -81,6 +86,11 @@ type Agent struct {
 	interrupt      context.CancelCauseFunc // ends what the worker does outside a round
 	stop           context.CancelCauseFunc // ends Run
 	skewReported   bool
+	warm           warmStart
+	layout         *tensor.Layout // of the replica; nil without one
+	// mismatch is why the trainer gets no work before mismatchUntil; "" if it may.
+	mismatch      string
+	mismatchUntil time.Time
 }
 
 // New checks the configuration.
@@ -126,6 +136,11 @@ func New(cfg Config) (*Agent, error) {
 	}
 	cfg.Registerer.MustRegister(newEnergyCollector(cfg.Energy, cfg.PowerCap, cfg.Federation, cfg.Site))
 	a.observeReplica()
+	a.warm = warmStart{began: cfg.Started, pull: cfg.Opened, disk: a.status.held}
+	if cfg.Started.IsZero() {
+		a.warm.began = time.Now().Add(-cfg.Opened)
+	}
+	cfg.Trainer.SetOfferCheck(a.checkOffer)
 	if u := cfg.Replica.Pending(); u != nil && !u.Accepted {
 		// The first heartbeat already says that there is something to come.
 		a.status.state = coordinatorv1.MemberState_MEMBER_STATE_UPLOADING
@@ -199,6 +214,7 @@ func (a *Agent) watchTrainer(ctx context.Context) {
 		if a.cfg.Trainer.WaitAttached(ctx) != nil {
 			return
 		}
+		a.clearMismatch() // it may be another one
 		poke(a.nudge)
 		for a.cfg.Trainer.Attached() {
 			if !pause(ctx, time.Second) {

@@ -19,6 +19,9 @@ type metrics struct {
 	eventsRead      prometheus.Counter
 	eventsMissed    prometheus.Counter
 	eventErrors     prometheus.Counter
+	firstStep       prometheus.Gauge
+	startParts      *prometheus.GaugeVec // by part
+	startBytes      *prometheus.GaugeVec // by kind
 }
 
 // The outcomes of a round for this member.
@@ -42,6 +45,11 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 			Namespace: "girassol", Subsystem: "agent", Name: name, Help: help, ConstLabels: labels,
 		})
 	}
+	parts := func(name, help, label string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "girassol", Subsystem: "agent", Name: name, Help: help, ConstLabels: labels,
+		}, []string{label})
+	}
 	m := &metrics{
 		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "girassol", Subsystem: "agent", Name: "rounds_total",
@@ -60,6 +68,9 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 		eventsRead:      counter("events_total", "Events read from Redis."),
 		eventsMissed:    counter("events_missed_total", "Events that were trimmed before they were read."),
 		eventErrors:     counter("event_errors_total", "Failed reads of the event stream."),
+		firstStep:       gauge("first_step_seconds", "From the agent's start, or its admission after a drain, to its trainer's first step."),
+		startParts:      parts("start_seconds", "Parts of first_step_seconds; the rest was waiting for a grant.", "part"),
+		startBytes:      parts("start_pulled_bytes", "Bytes downloaded before the first step: deltas, or the whole state.", "kind"),
 	}
 	for _, o := range []string{outcomeAccepted, outcomeStale, outcomeRefused, outcomeFailed, outcomeEmpty} {
 		m.rounds.WithLabelValues(o)
@@ -75,6 +86,7 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 		}, func() float64 { return float64(pick(traffic())) }))
 	}
 	reg.MustRegister(m.rounds, m.steps, m.samples, m.trainingSeconds, m.connected,
-		m.state, m.version, m.residualNorm, m.clockOffset, m.sessions, m.fullPulls, m.eventsRead, m.eventsMissed, m.eventErrors)
+		m.state, m.version, m.residualNorm, m.clockOffset, m.sessions, m.fullPulls, m.eventsRead, m.eventsMissed, m.eventErrors,
+		m.firstStep, m.startParts, m.startBytes)
 	return m
 }

@@ -63,6 +63,7 @@ func (a *Agent) established(s *session, w *coordinatorv1.Welcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sess = s
+	a.warm.sessionBegan(time.Now())
 	close(a.sessionChanged)
 	a.sessionChanged = make(chan struct{})
 	a.orders.seed, a.orders.drained = false, false
@@ -183,6 +184,7 @@ func (a *Agent) granted(s *session, g *coordinatorv1.Grant, now time.Time) {
 		a.log.Warn("a newer grant ends the round at work", "round", r.grant.GetRound(), "newer", g.GetRound())
 		r.abort(fmt.Errorf("round %d has begun: %w", g.GetRound(), trainer.ErrAbort))
 	}
+	a.warm.again(now, a.status.held)
 	a.log.Info("granted", "round", g.GetRound(), "base_version", g.GetBaseVersion(), "max_steps", g.GetMaxSteps(),
 		"stop_in", next.stop.Sub(now).Round(time.Millisecond), "alone", g.GetAlone())
 	o.grant, o.drained = next, false
@@ -216,7 +218,7 @@ func (a *Agent) drain(d *coordinatorv1.Drain, now time.Time) {
 	a.log.Info("drain", "reason", d.GetReason(), "message", d.GetMessage(), "deadline_in", left)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.orders.drained = true
+	a.orders.drained, a.warm.drained = true, true
 	a.declineLocked("drained before it began")
 	if r := a.running; r != nil {
 		time.AfterFunc(left, func() { r.abort(fmt.Errorf("the drain's deadline has passed: %w", trainer.ErrAbort)) })

@@ -97,6 +97,7 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 		return res.Steps, res.Samples, fmt.Errorf("agent: %d steps over %d samples, nothing to report", res.Steps, res.Samples)
 	}
 	if err := t.end(outcome); err != nil {
+		a.noteMismatch(err)
 		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
 		return 0, 0, err
 	}
@@ -154,25 +155,16 @@ func (a *Agent) upload(c roundContext, g *grant, u *replica.Update) error {
 func (a *Agent) train(c roundContext, g *grant, files workFiles) (trainer.Outcome, error) {
 	a.set(func(s *memberStatus) { s.state = coordinatorv1.MemberState_MEMBER_STATE_TRAINING })
 	defer a.escalate(c)()
+	p := a.follow()
 	outcome, err := a.cfg.Trainer.Run(c.train, trainerv1.Task{
 		ID: files.id, Kind: trainerv1.Train, Round: g.GetRound(), ModelPath: files.model, ResultPath: files.result,
 		MaxSteps: g.GetMaxSteps(), StopAt: g.stop, StopInSeconds: time.Until(g.stop).Seconds(),
 		CommittedSamples: g.GetCommittedSamples(), Config: g.GetConfig(), Data: leased(g),
-	}, a.progress())
+	}, p.report)
 	if err != nil {
 		return outcome, err
 	}
-	a.metrics.steps.Add(float64(outcome.Result.Steps))
-	a.metrics.samples.Add(float64(outcome.Result.Samples))
-	seconds := outcome.Seconds()
-	a.metrics.trainingSeconds.Add(seconds)
-	a.set(func(s *memberStatus) {
-		s.training += seconds
-		s.steps, s.samples, s.loss = outcome.Result.Steps, outcome.Result.Samples, outcome.Result.Loss
-		if s.stepSeconds == nil && outcome.Result.Steps > 0 {
-			s.stepSeconds = stepSeconds(seconds, outcome.Result.Steps)
-		}
-	})
+	p.end(outcome)
 	return outcome, nil
 }
 
@@ -190,42 +182,6 @@ func (a *Agent) escalate(c roundContext) (done func()) {
 			<-over
 		}
 	}
-}
-
-// progress measures the time per step between reports: the first report only
-// starts the clock, because what came before it is loading and compiling.
-func (a *Agent) progress() func(trainerv1.Progress) {
-	var first time.Time
-	var from uint64
-	return func(p trainerv1.Progress) {
-		now := time.Now()
-		var per *float64
-		if first.IsZero() {
-			first, from = now, p.Steps
-		} else if p.Steps > from {
-			per = stepSeconds(now.Sub(first).Seconds(), p.Steps-from)
-		}
-		a.set(func(s *memberStatus) {
-			s.steps, s.samples, s.loss = p.Steps, p.Samples, p.Loss
-			if per != nil {
-				s.stepSeconds = per
-			}
-		})
-	}
-}
-
-// The bounds of a step time that is told, in seconds. Everybody's round follows
-// the members' step times, so a trainer that miscounts its steps must not make a
-// round of all end at once; and none longer than an hour fits into one.
-const (
-	leastStepSeconds = 1e-3
-	mostStepSeconds  = 3600
-)
-
-// stepSeconds is the time per step, within bounds.
-func stepSeconds(seconds float64, steps uint64) *float64 {
-	v := min(max(seconds/float64(steps), leastStepSeconds), mostStepSeconds)
-	return &v
 }
 
 // evaluate measures the base model on held-out data when the grant asks for it.
@@ -264,12 +220,21 @@ func (a *Agent) files(g *grant) workFiles {
 	id := fmt.Sprintf("round-%d-%d", g.GetRound(), g.GetEpoch())
 	dir := a.cfg.Trainer.WorkDir()
 	f := workFiles{id, filepath.Join(dir, id+"-model.safetensors"), filepath.Join(dir, id+"-result.safetensors")}
-	// What aborted rounds left behind.
-	old, _ := filepath.Glob(filepath.Join(dir, "round-*-*.safetensors"))
-	for _, path := range old {
-		_ = os.Remove(path)
-	}
+	tidyWork(dir)
 	return f
+}
+
+// tidyWork removes what aborted rounds and killed trainers left behind. Nothing else
+// in the folder is the agent's to remove.
+func tidyWork(dir string) {
+	for _, pattern := range []string{
+		"round-*-*.safetensors", "round-*-*.safetensors.*.part", "seed-*.safetensors", "seed-*.safetensors.*.part", ".*.safetensors.*.tmp",
+	} {
+		old, _ := filepath.Glob(filepath.Join(dir, pattern))
+		for _, path := range old {
+			_ = os.Remove(path)
+		}
+	}
 }
 
 func (f workFiles) remove() {

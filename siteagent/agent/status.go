@@ -20,6 +20,11 @@ type memberStatus struct {
 	// so that the coordinator stops waiting for the round's update.
 	report bool
 
+	// trainer is how it works, in its own words.
+	trainer map[string]string
+	// warmStart of the newest start that came to a step.
+	warmStart *coordinatorv1.WarmStart
+
 	held     bool
 	version  uint64
 	digest   [32]byte
@@ -63,14 +68,14 @@ func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
 		Steps: s.steps, Samples: s.samples, Loss: s.loss, StepSeconds: s.stepSeconds,
 		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received, Energy: energy,
 	}
+	h.Trainer, h.WarmStart = s.trainer, s.warmStart
 	// Without a model the trainer is needed for the first weights.
 	idle := s.state == coordinatorv1.MemberState_MEMBER_STATE_READY || s.state == coordinatorv1.MemberState_MEMBER_STATE_IDLE
-	if idle && !s.report && !a.cfg.Trainer.Attached() {
-		h.State, h.Detail = coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER, "no trainer on "+a.cfg.Trainer.SocketPath()
-		if a.cfg.TrainerFault != nil {
-			if fault := a.cfg.TrainerFault(); fault != "" {
-				h.Detail = "the trainer does not stay up: " + fault
-			}
+	if why := a.trainerTroubleLocked(); idle && why != "" {
+		if s.report {
+			poke(a.nudge) // the report goes first
+		} else {
+			h.State, h.Detail = coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER, why
 		}
 	}
 	s.report = false
@@ -101,6 +106,9 @@ func (a *Agent) observeReplica() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.status.held, a.status.version, a.status.digest = ok, version, digest
+	if a.layout = nil; ok {
+		a.layout = a.cfg.Replica.State().Layout
+	}
 	a.metrics.residualNorm.Set(norm)
 	if !ok {
 		a.status.version = 0

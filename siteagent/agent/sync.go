@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,6 +21,8 @@ import (
 // the whole state where they are pruned or lead elsewhere.
 func (a *Agent) sync(ctx context.Context, t target) error {
 	defer a.observeReplica()
+	begin := time.Now()
+	defer func() { a.pulledFor(time.Since(begin)) }()
 	full := 0
 	for !a.holds(t) {
 		version, _, ok := a.cfg.Replica.Held()
@@ -97,6 +100,7 @@ func (a *Agent) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, v
 			err = d.once(ctx, s)
 		}
 		if err == nil {
+			a.pulledBytes(kind, d.offset)
 			return d.file, d.manifest, nil
 		}
 		if ctx.Err() != nil {

@@ -64,6 +64,7 @@ type options struct {
 	logFormat, logLevel                 string
 	metricsListen                       string
 	trainer                             []string
+	patience                            trainerOptions
 	nvml                                string
 }
 
@@ -123,6 +124,7 @@ the same name.`,
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
 	nvmlFlag(cmd, &o.nvml)
+	o.patience.flags(cmd)
 	for _, name := range []string{"coordinator", "federation", "site", "data"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
@@ -152,8 +154,12 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	started := time.Now()
 	if o.work == "" {
 		o.work = filepath.Join(o.data, "work")
+	}
+	if err := o.patience.check(len(o.trainer) > 0); err != nil {
+		return err
 	}
 	counter := &wire.Counter{}
 	o.link.Counter = counter
@@ -172,7 +178,13 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 
 	var supervisor *trainer.Supervisor
 	api, err := trainer.New(trainer.Options{
-		SocketPath: o.socket, WorkDir: o.work, Log: log,
+		SocketPath: o.socket, WorkDir: o.work, Log: log, Grace: o.patience.grace, StallTimeout: o.patience.stall,
+		LastWords: func() string {
+			if supervisor == nil {
+				return ""
+			}
+			return supervisor.LastWords()
+		},
 		OnStall: func(reason string) {
 			if supervisor != nil {
 				supervisor.Restart(reason)
@@ -182,27 +194,32 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	gpus := newNVML(o.nvml, log)
+	defer func() { err = errors.Join(err, gpus.Close()) }()
+	facts := hardware.Summarize(inspect(ctx, gpus))
 	if len(o.trainer) > 0 {
-		supervisor, err = trainer.NewSupervisor(trainer.SupervisorOptions{
-			Command: o.trainer, SocketPath: api.SocketPath(), WorkDir: api.WorkDir(), Log: log,
-		})
-		if err != nil {
+		s := trainer.SupervisorOptions{Command: o.trainer, SocketPath: api.SocketPath(), WorkDir: api.WorkDir(), Log: log}
+		if err := o.patience.supervise(&s, facts.Vendor, log); err != nil {
+			return err
+		}
+		if supervisor, err = trainer.NewSupervisor(s); err != nil {
 			return err
 		}
 	}
+	opening := time.Now()
 	store, err := replica.Open(filepath.Join(o.data, "replica"), o.federation, log)
 	if err != nil {
 		return err
 	}
+	opened := time.Since(opening)
 	defer func() { err = errors.Join(err, store.Close()) }()
 	events, err := connectRedis(o.redis, log)
 	if err != nil {
 		return err
 	}
-	gpus := newNVML(o.nvml, log)
-	defer func() { err = errors.Join(err, gpus.Close()) }()
 	config := agent.Config{
-		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: hardware.Summarize(inspect(ctx, gpus)),
+		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: facts,
+		Started: started, Opened: opened,
 		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
 		Traffic: counter.Total, Trainer: api, Replica: store,
 		CursorPath: filepath.Join(o.data, "events.json"),
@@ -295,19 +312,6 @@ func logPower(log *slog.Logger, faults []power.Fault) {
 	for _, f := range faults {
 		log.Warn("energy counter cannot be read", "device", f.Device, "problem", f.Problem, "cure", f.WayOut)
 	}
-}
-
-// fault is why a trainer is not running, with the last that it wrote.
-func fault(s trainer.State) string {
-	if s.Phase != trainer.Backoff {
-		return ""
-	}
-	text := s.Reason
-	if n := len(s.Tail); n > 0 {
-		text += ": " + s.Tail[n-1]
-	}
-	const most = 300 // bytes in a heartbeat
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {

@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/tensor"
+	"girassol.dev/siteagent/trainer"
+)
+
+// warm waits for a heartbeat that tells of a start.
+func (c *coordinator) warm(fits func(*coordinatorv1.WarmStart) bool) *coordinatorv1.WarmStart {
+	c.t.Helper()
+	h := c.waitBeat("of a start", func(h *coordinatorv1.Heartbeat) bool { return h.GetWarmStart() != nil && fits(h.GetWarmStart()) })
+	return h.GetWarmStart()
+}
+
+func TestAStartIsToldInItsPartsAndAReturnPullsDeltasOnly(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	began := time.Now()
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	c.tell(c.grant(1, 2, long))
+	cold := c.warm(func(*coordinatorv1.WarmStart) bool { return true })
+	whole := uint64(len(c.snapshot.data))
+	if cold.GetFromDisk() || cold.GetPulledBytes() != whole || cold.GetDeltaBytes() != 0 {
+		t.Errorf("a first start: %v, the state has %d bytes", cold, whole)
+	}
+	parts := cold.GetProcessSeconds() + cold.GetPullSeconds() + cold.GetLoadSeconds()
+	if !(cold.GetPullSeconds() > 0) || !(cold.GetLoadSeconds() > 0) || !(cold.GetProcessSeconds() > 0) ||
+		parts > cold.GetFirstStepSeconds() || cold.GetFirstStepSeconds() > time.Since(began).Seconds() {
+		t.Errorf("parts of the start: %v", cold)
+	}
+	c.waitPushes(1)
+	r.stop()
+	c.commit()
+	c.commit()
+	deltas := uint64(len(c.deltas[1].data) + len(c.deltas[2].data))
+	r = launch(t, c, r.dir, &person{t: t}, func(cfg *Config) { cfg.Opened = time.Second })
+	c.waitReady(2)
+	c.tell(c.grant(2, 2, long))
+	back := c.warm(func(w *coordinatorv1.WarmStart) bool { return w.GetFromDisk() })
+	if back.GetPulledBytes() != deltas || back.GetDeltaBytes() != deltas || back.GetPullSeconds() < 1 || back.GetFirstStepSeconds() < 1 {
+		t.Errorf("a return: %v, the deltas have %d bytes", back, deltas)
+	}
+	// A later grant after a drain is a start of its own.
+	c.waitPushes(2)
+	c.waitReady(2)
+	c.tell(&coordinatorv1.Drain{DeadlineInMs: 1000, Reason: "WaitingForEnergy"})
+	c.commit()
+	c.tell(c.grant(3, 2, long))
+	again := c.warm(func(w *coordinatorv1.WarmStart) bool { return w.GetProcessSeconds() == 0 })
+	if !again.GetFromDisk() || again.GetPulledBytes() != uint64(len(c.deltas[3].data)) || again.GetDeltaBytes() != again.GetPulledBytes() {
+		t.Errorf("after a drain: %v", again)
+	}
+}
+
+func TestAStartIsToldOnce(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	c.tell(c.grant(1, 1, long))
+	first := c.warm(func(*coordinatorv1.WarmStart) bool { return true })
+	c.waitPushes(1)
+	c.commit()
+	c.tell(c.committed(1))
+	c.waitReady(1)
+	c.tell(c.grant(2, 1, long))
+	c.waitPushes(2)
+	c.waitBeat("after the second round", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetRound() == 2 && h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.members[0].beats {
+		if w := h.GetWarmStart(); w != nil && w.GetFirstStepSeconds() != first.GetFirstStepSeconds() {
+			t.Errorf("a later round changed the start: %v, was %v", w, first)
+		}
+	}
+}
+
+func TestHeartbeatsTellHowTheTrainerWorks(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	launch(t, c, "", &person{t: t, facts: map[string]string{"precision": "bf16", "batchSize": "32"}})
+	c.waitReady(0)
+	c.tell(c.grant(1, 3, long))
+	h := c.waitBeat("with the trainer's facts", func(h *coordinatorv1.Heartbeat) bool { return len(h.GetTrainer()) > 0 })
+	if h.GetTrainer()["precision"] != "bf16" || h.GetTrainer()["batchSize"] != "32" {
+		t.Errorf("told %v", h.GetTrainer())
+	}
+}
+
+// another is a model with one tensor missing, one of another shape, one of another
+// kind and one more.
+var another = []tensor.Spec{
+	{Name: "weight", DType: tensor.F32, Shape: []int64{64, 81}, Role: tensor.Parameter},
+	{Name: "half", DType: tensor.I64, Shape: []int64{16}, Role: tensor.Integer},
+	{Name: "norm.running_var", DType: tensor.F32, Shape: []int64{3}, Role: tensor.Buffer},
+	{Name: "norm.batches", DType: tensor.I64, Role: tensor.Integer},
+	{Name: "head", DType: tensor.F32, Shape: []int64{5}, Role: tensor.Parameter},
+}
+
+func saved(t *testing.T, specs []tensor.Spec) string {
+	t.Helper()
+	l, err := tensor.NewLayout(specs)
+	must(t, err)
+	st := tensor.NewState(l)
+	defer st.Close()
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	must(t, writeModel(path, st, st.Theta))
+	return path
+}
+
+func TestATrainerOfAnotherModelIsToldApartAtItsOfferTensorByTensor(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	launch(t, c, "", &person{t: t, seed: saved(t, another)})
+	h := c.waitBeat("that names the difference", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "ShapeMismatch")
+	})
+	for _, want := range []string{
+		"the same model", "weight: is F32 [64 81] parameter, want F32 [64 80] parameter", "bias: missing (want F32 [80])", "half: is I64 [16]", "head: unknown (F32 [5])",
+	} {
+		if !strings.Contains(h.GetDetail(), want) {
+			t.Errorf("no %q in %q", want, h.GetDetail())
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pushes) > 0 {
+		t.Errorf("it has pushed %d times", len(c.pushes))
+	}
+}
+
+func TestATrainerWithWiderFloatsIsNoOther(t *testing.T) {
+	wider := append([]tensor.Spec{}, small...)
+	for i, s := range wider {
+		if s.DType == tensor.BF16 {
+			wider[i].DType = tensor.F32
+		}
+	}
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	if err := r.agent.checkOffer(saved(t, wider)); err != nil {
+		t.Error(err)
+	}
+	if err := r.agent.checkOffer(filepath.Join(t.TempDir(), "none")); err != nil {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := r.agent.checkOffer(saved(t, another)); err == nil {
+		t.Error("another model was taken")
+	}
+	r.agent.mu.Lock()
+	held := r.agent.trainerTroubleLocked()
+	r.agent.mu.Unlock()
+	if held == "" {
+		t.Error("it would get work")
+	}
+	if err := r.agent.checkOffer(saved(t, small)); err != nil {
+		t.Error(err)
+	}
+	c.waitReady(0)
+}
+
+func TestAResultOfAnotherModelHoldsWorkBackAndSaysWhy(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	launch(t, c, "", &person{t: t, result: saved(t, another)})
+	c.waitReady(0)
+	c.tell(c.grant(1, 2, long))
+	report := c.waitBeat("that ends the round", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetRound() == 1 && h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY
+	})
+	if !strings.Contains(report.GetDetail(), "bias: missing") {
+		t.Errorf("the round's end says %q", report.GetDetail())
+	}
+	c.waitBeat("that holds work back", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "not the federation's")
+	})
+}
+
+func TestStepTimeWithoutEnoughReportsIsTheTrainersOwn(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t})
+	start := time.Now()
+	told := func(p *progress, metrics map[string]float64, steps uint64, took time.Duration) float64 {
+		p.end(trainer.Outcome{Result: trainerv1.Result{Steps: steps, Samples: 1, Metrics: metrics}, TakenAt: start, EndedAt: start.Add(took)})
+		r.agent.mu.Lock()
+		defer r.agent.mu.Unlock()
+		if s := r.agent.status.stepSeconds; s != nil {
+			return *s
+		}
+		return 0
+	}
+	for _, tc := range []struct {
+		name     string
+		measured uint64
+		own      map[string]float64
+		steps    uint64
+		want     float64
+	}{
+		{"nothing else: the whole task's", 0, nil, 10, 6},
+		{"the trainer's own", 0, map[string]float64{"step_seconds": 5}, 10, 5},
+		{"one that cannot be", 0, map[string]float64{"step_seconds": 7}, 10, 5},
+		{"nor this", 0, map[string]float64{"step_seconds": math.NaN()}, 10, 5},
+		{"half was measured here", 5, map[string]float64{"step_seconds": 4}, 10, 5},
+		{"less than half was", 4, map[string]float64{"step_seconds": 4}, 10, 4},
+		{"no step", 0, map[string]float64{"step_seconds": 1}, 0, 4},
+	} {
+		p := &progress{a: r.agent, handed: start, measured: tc.measured}
+		if got := told(p, tc.own, tc.steps, time.Minute); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%s: %v s, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestTheWorkFolderIsRidOfWhatWasLeftBehindAndOfNothingElse(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	work := filepath.Join(r.dir, "work")
+	left := []string{"round-7-9-model.safetensors", "round-7-9-result.safetensors.12.part", "seed-12.safetensors", "seed-13.safetensors.13.part", ".seed.safetensors.1.tmp"}
+	theirs := []string{"checkpoint.safetensors", "seed.safetensors", "data.bin"}
+	for _, name := range append(append([]string{}, left...), theirs...) {
+		must(t, os.WriteFile(filepath.Join(work, name), nil, 0o600))
+	}
+	c.tell(c.grant(1, 1, long))
+	c.waitPushes(1)
+	for _, name := range left {
+		if _, err := os.Stat(filepath.Join(work, name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	for _, name := range theirs {
+		if _, err := os.Stat(filepath.Join(work, name)); err != nil {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
