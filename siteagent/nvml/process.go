@@ -16,9 +16,11 @@ import (
 
 // child is a running agent-nvml.
 type child struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	events chan event // answers; an error is the last
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	// events are answers; an error is the last. There is room for the answer that is
+	// owed and the end, so that a process that ends is reaped at once.
+	events chan event
 	quit   chan struct{}
 	ending sync.Once
 	done   chan struct{} // the process is gone
@@ -39,7 +41,7 @@ func spawn(path string, args []string) (*child, *Error) {
 		}
 		return nil, &Error{NoProgram, err.Error()}
 	}
-	c := &child{cmd: exec.Command(path, args...), events: make(chan event), quit: make(chan struct{}), done: make(chan struct{})}
+	c := &child{cmd: exec.Command(path, args...), events: make(chan event, 2), quit: make(chan struct{}), done: make(chan struct{})}
 	c.cmd.Stderr = &c.stderr
 	c.cmd.SysProcAttr = apart()
 	in, err := c.cmd.StdinPipe()

@@ -111,7 +111,9 @@ func describe(d Device, sample nvml.GPUSample) nvml.GPU {
 	if major, minor, err := d.Capability(); err == nil {
 		g.Capability = fmt.Sprintf("%d.%d", major, minor)
 	}
-	g.MemoryBytes, _, _ = d.Memory()
+	if total, _, err := d.Memory(); err == nil {
+		g.MemoryBytes = total
+	}
 	if _, memory, err := d.Utilisation(); err == nil {
 		g.MemoryBusyPercent = new(float64(memory))
 	}
