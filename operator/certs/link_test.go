@@ -73,7 +73,7 @@ func call(t *testing.T, address string, o wire.Options) error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s, err := coordinatorv1.NewFleetClient(conn).Session(ctx)
 	if err != nil {

@@ -91,7 +91,7 @@ func (g *rig) manage() (stop func(), sent *requests) {
 // eventually lets the world turn in real time until done.
 func (g *rig) eventually(what string, done func() bool) {
 	g.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		g.turnWorld()
 		g.choose()
 		for federation := range g.federationsOf() {
@@ -313,7 +313,7 @@ func TestChangesOfNodesPodsAndFederationsWakeTheSite(t *testing.T) {
 	g.manage()
 	wait := func(what string, done func() bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("nothing woke the site: never %s", what)
 			}

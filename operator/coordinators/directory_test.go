@@ -44,7 +44,7 @@ func told(t *testing.T, changes <-chan event.GenericEvent) types.NamespacedName 
 	select {
 	case e := <-changes:
 		return types.NamespacedName{Namespace: e.Object.GetNamespace(), Name: e.Object.GetName()}
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was told")
 		panic("not reached")
 	}
@@ -53,7 +53,7 @@ func told(t *testing.T, changes <-chan event.GenericEvent) types.NamespacedName 
 // eventually waits for a condition at the edge of another process.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come about", what)
 		}

@@ -77,7 +77,7 @@ func (r *rig) site(name, secret string) *v1alpha1.Site {
 // until asks again at every change until the answer is as it should be.
 func (r *rig) until(s *v1alpha1.Site, what string, right func(client.Client, membership.Cluster, *membership.Fault) bool) client.Client {
 	r.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(2 * time.Minute)
 	for {
 		c, state, fault := r.clusters.For(r.Context(), s)
 		if right(c, state, fault) {

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds every wait.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
