@@ -265,7 +265,7 @@ func (r *Replica) fill(b *builder, rec *record, c changes) error {
 			return err
 		}
 		rec.Model, rec.Deltas = &ref, nil
-	case r.modelStale || rec.Model == nil || c.delta != "" && len(rec.Deltas) >= compactAfter:
+	case r.modelStale || rec.Model == nil || c.delta != "" && rec.outgrown():
 		ref, err := b.write(modelName, func(w io.Writer) error { return tensor.SaveState(w, r.state, true) })
 		if err != nil {
 			return err

@@ -11,7 +11,8 @@
 // renamed into place, with hard links to the files that did not change. The
 // current generation and the one before are kept. A damaged one falls back to
 // the one before; with none left the replica is empty and the model is pulled
-// in full.
+// in full. The folder takes at most five times the model with its momentum, however
+// many versions pass.
 //
 // The residual on disk, and in memory, is u with the pending update not
 // subtracted. Settle subtracts what was sent, once a commit lists the update;

@@ -52,6 +52,15 @@ type record struct {
 	Agreement *float64 `json:"agreement,omitempty"`
 }
 
+// outgrown says whether the deltas are to become part of the model's file.
+func (r *record) outgrown() bool {
+	var bytes int64
+	for _, d := range r.Deltas {
+		bytes += d.Bytes
+	}
+	return len(r.Deltas) >= compactAfter || bytes >= r.Model.Bytes
+}
+
 type fileRef struct {
 	Name   string `json:"name"`
 	Bytes  int64  `json:"bytes"`

@@ -18,7 +18,8 @@ import (
 )
 
 // compactAfter is how many deltas lie beside a model file before both become a
-// new one: it bounds the disk's share of a commit and the time of a restart.
+// new one, or earlier once they are as large as it: it bounds the disk's share of a
+// commit, the time of a restart and the folder's size.
 const compactAfter = 16
 
 // ErrDiverged says that a delta led to another digest than the coordinator's, or
