@@ -117,7 +117,7 @@ func (c *Commit) finish(m Manifest) error {
 		m.Kind = KindCommit
 	}
 	if m.Kind != KindCommit {
-		return fmt.Errorf("kind is %q: a seed has no delta and is written by WriteSnapshot", m.Kind)
+		return fmt.Errorf("kind is %q: what has no delta is written by WriteSnapshot or WriteRollback", m.Kind)
 	}
 	d := c.s.disk
 	sum, err := c.delta.finish()

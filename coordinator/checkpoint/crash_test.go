@@ -20,6 +20,8 @@ import (
 const (
 	crashDir = "CHECKPOINT_TEST_CRASH_DIR"
 	crashAt  = "CHECKPOINT_TEST_CRASH_AT"
+	// crashWork is what it does: rollbackWork if set, else work.
+	crashWork = "CHECKPOINT_TEST_CRASH_WORK"
 )
 
 func TestMain(m *testing.M) {
@@ -119,8 +121,12 @@ func crashChild(dir string) {
 		}
 		return nil
 	}))
+	do := work
+	if os.Getenv(crashWork) != "" {
+		do = rollbackWork
+	}
 	if err == nil {
-		err = work(s, func(what string) { fmt.Println(what) })
+		err = do(s, func(what string) { fmt.Println(what) })
 	}
 	if err != nil {
 		fmt.Println(err)

@@ -5,6 +5,7 @@
 //	commits/VERSION/manifest.json       what a commit is and who made it
 //	commits/VERSION/delta.bin           the encoded merge, as it goes to the sites
 //	commits/VERSION/updates/NNNN.bin    accepted payloads, where they are archived
+//	                                    (a rollback has neither: its snapshot is the state)
 //	snapshots/VERSION/manifest.json
 //	snapshots/VERSION/state.safetensors, residual.safetensors
 //	staging/                            unfinished work; emptied by Open

@@ -13,17 +13,21 @@ import (
 	"slices"
 
 	"girassol.dev/coordinator/corpus"
+	"girassol.dev/coordinator/gate"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 )
 
 // The kinds of versions.
 const (
-	// KindSeed is a state that came whole: the first model, or a rollback. It
-	// has a snapshot and no delta.
+	// KindSeed is the first model: a state that came whole. It has a snapshot and no
+	// delta.
 	KindSeed = "seed"
 	// KindCommit is a merge on top of the version before.
 	KindCommit = "commit"
+	// KindRollback is the state of an older version again. It has a snapshot and no
+	// delta.
+	KindRollback = "rollback"
 )
 
 // Manifest says what a version is. Pointers are nil where nothing was measured;
@@ -52,6 +56,11 @@ type Manifest struct {
 	Ledger           map[string]LedgerEntry `json:"ledger,omitempty"`
 	// Evaluation is the newest held-out result; its version may be older.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
+	// Gate is what the gate remembers, nil without one.
+	Gate *gate.State `json:"gate,omitempty"`
+	// Rollback is the newest one up to this version, nil before the first; of a
+	// KindRollback it is the version itself.
+	Rollback *Rollback `json:"rollback,omitempty"`
 
 	// Data is what is consumed of the shared corpus, nil where none is counted.
 	Data *corpus.Position `json:"data,omitempty"`
@@ -109,12 +118,27 @@ type SiteStats struct {
 	TrainingSeconds float64 `json:"trainingSeconds"`
 }
 
-// Evaluation is a held-out result.
+// Evaluation is a held-out result: means over the members, weighted by samples.
 type Evaluation struct {
 	Version uint64             `json:"version"`
 	Samples uint64             `json:"samples"`
 	Loss    *float64           `json:"loss,omitempty"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// Members are the parts, by name.
+	Members []gate.Measure `json:"members,omitempty"`
+	// RoundsCommitted when it was made, from which the next one is counted.
+	RoundsCommitted uint64 `json:"roundsCommitted"`
+}
+
+// Rollback is a return to the state of an older version.
+type Rollback struct {
+	// Version that was made, To the one whose state it has, From the one it left.
+	Version   uint64 `json:"version"`
+	To        uint64 `json:"to"`
+	From      uint64 `json:"from"`
+	Reason    string `json:"reason"`
+	Message   string `json:"message,omitempty"`
+	UnixMilli int64  `json:"unixMilli"`
 }
 
 // UpdateFile is one archived payload.
@@ -181,8 +205,13 @@ func (m Manifest) validate() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("manifest of version %d: "+format, append([]any{m.Version}, args...)...)
 	}
-	if m.Kind != KindSeed && m.Kind != KindCommit {
-		return fail("kind is %q, want %q or %q", m.Kind, KindSeed, KindCommit)
+	switch r := m.Rollback; {
+	case m.Kind != KindSeed && m.Kind != KindCommit && m.Kind != KindRollback:
+		return fail("kind is %q, want %q, %q or %q", m.Kind, KindSeed, KindCommit, KindRollback)
+	case m.Kind == KindRollback && (r == nil || r.Version != m.Version):
+		return fail("a rollback does not say which")
+	case r != nil && (r.Version > m.Version || r.From+1 != r.Version || r.To >= r.From):
+		return fail("rollback %d from %d to %d makes no sense", r.Version, r.From, r.To)
 	}
 	for _, d := range []struct{ field, value string }{{"digest", m.Digest}, {"layoutDigest", m.LayoutDigest}} {
 		if raw, err := hex.DecodeString(d.value); err != nil || len(raw) != 32 {
@@ -256,6 +285,10 @@ func (m Manifest) withoutNonFinite() Manifest {
 		e.Loss = orNil(e.Loss)
 		e.Metrics = maps.Clone(e.Metrics)
 		maps.DeleteFunc(e.Metrics, func(_ string, v float64) bool { return !finite(v) })
+		e.Members = slices.Clone(e.Members)
+		for i := range e.Members {
+			e.Members[i].Loss = orNil(e.Members[i].Loss)
+		}
 		m.Evaluation = &e
 	}
 	return m

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"girassol.dev/coordinator/corpus"
+	"girassol.dev/coordinator/gate"
 )
 
 // fullManifest has every field set, so that a golden file shows them all.
@@ -32,7 +33,16 @@ func fullManifest() Manifest {
 		"porto": {EnergyJoules: 12},
 		"lund":  {EnergyJoules: 47250, MarginalGrams: ptr(3.5), AverageGrams: ptr(1.25), CoveredJoules: 47000},
 	}
-	m.Evaluation = &Evaluation{Version: 6, Samples: 1000, Loss: ptr(2.75), Metrics: map[string]float64{"accuracy": 0.5}}
+	m.Evaluation = &Evaluation{
+		Version: 6, Samples: 1000, Loss: ptr(2.75), Metrics: map[string]float64{"accuracy": 0.5},
+		Members: []gate.Measure{{Member: "lund/a", Site: "lund", Samples: 1000, Loss: ptr(2.75)}}, RoundsCommitted: 4,
+	}
+	m.Gate = &gate.State{
+		Best:      &gate.Result{Version: 2, Measures: []gate.Measure{{Member: "lund/a", Site: "lund", Samples: 1000, Loss: ptr(2.5)}}},
+		Rollbacks: 1,
+		Last:      &gate.Verdict{Kind: gate.Passed, Message: "within the margin", Version: 6, Loss: ptr(2.75), Reference: 2, ReferenceLoss: ptr(2.5)},
+	}
+	m.Rollback = &Rollback{Version: 5, To: 2, From: 4, Reason: "EvaluationWorse", Message: "version 4 was worse", UnixMilli: 1e12}
 	m.Members[0].Consumed = corpus.Ranges{{Pass: 2, Begin: 0, End: 4096}, {Pass: 2, Begin: 5000, End: 6000}}
 	m.Data = &corpus.Position{Samples: 10_000, Pass: 2, Consumed: corpus.Ranges{{Pass: 2, Begin: 0, End: 6000}, {Pass: 3, Begin: 0, End: 9}}}
 	m.DeltaBytes, m.DeltaCRC32C = 1234, 0xdeadbeef
@@ -85,24 +95,24 @@ func TestUnmeasuredValuesAreMissingNeverZero(t *testing.T) {
 
 func TestImpossibleManifestsAreRefusedWithTheField(t *testing.T) {
 	for want, change := range map[string]func(*Manifest){
-		"kind":               func(m *Manifest) { m.Kind = "merge" },
-		"digest":             func(m *Manifest) { m.Digest = m.Digest[:62] },
-		"layoutDigest":       func(m *Manifest) { m.LayoutDigest = strings.Repeat("x", 64) },
-		"weight NaN":         func(m *Manifest) { m.Members[1].Weight = math.NaN() },
-		"weight 0":           func(m *Manifest) { m.Members[1].Weight = 0 },
-		"weight -1":          func(m *Manifest) { m.Members[1].Weight = -1 },
-		"weight +Inf":        func(m *Manifest) { m.Members[1].Weight = math.Inf(1) },
-		"twice":              func(m *Manifest) { m.Members[1].Member = m.Members[0].Member },
-		"training seconds":   func(m *Manifest) { m.Members[0].TrainingSeconds = math.NaN() },
-		"ledger of site x":   func(m *Manifest) { m.Ledger["x"] = LedgerEntry{EnergyJoules: math.Inf(1)} },
-		"site x has":         func(m *Manifest) { m.SiteStats["x"] = SiteStats{TrainingSeconds: math.NaN()} },
-		"payload bytes":      func(m *Manifest) { m.Members[0].PayloadBytes = -1 },
+		"kind":                     func(m *Manifest) { m.Kind = "merge" },
+		"digest":                   func(m *Manifest) { m.Digest = m.Digest[:62] },
+		"layoutDigest":             func(m *Manifest) { m.LayoutDigest = strings.Repeat("x", 64) },
+		"weight NaN":               func(m *Manifest) { m.Members[1].Weight = math.NaN() },
+		"weight 0":                 func(m *Manifest) { m.Members[1].Weight = 0 },
+		"weight -1":                func(m *Manifest) { m.Members[1].Weight = -1 },
+		"weight +Inf":              func(m *Manifest) { m.Members[1].Weight = math.Inf(1) },
+		"twice":                    func(m *Manifest) { m.Members[1].Member = m.Members[0].Member },
+		"training seconds":         func(m *Manifest) { m.Members[0].TrainingSeconds = math.NaN() },
+		"ledger of site x":         func(m *Manifest) { m.Ledger["x"] = LedgerEntry{EnergyJoules: math.Inf(1)} },
+		"site x has":               func(m *Manifest) { m.SiteStats["x"] = SiteStats{TrainingSeconds: math.NaN()} },
+		"payload bytes":            func(m *Manifest) { m.Members[0].PayloadBytes = -1 },
 		"samples of member lund/a": func(m *Manifest) { m.Members[0].Consumed[0].End = 0 },
-		"neither pass 2":     func(m *Manifest) { m.Data.Consumed[1].Pass = 4 },
-		"-5 delta bytes":     func(m *Manifest) { m.DeltaBytes = -5 },
-		"update of porto/b":  func(m *Manifest) { m.Updates[1].Bytes = -1 },
-		"file of -2 bytes":   func(m *Manifest) { m.State = &FileSum{Bytes: -2} },
-		"manifest of versio": func(m *Manifest) { m.Algorithm.OuterLearningRate = math.NaN() },
+		"neither pass 2":           func(m *Manifest) { m.Data.Consumed[1].Pass = 4 },
+		"-5 delta bytes":           func(m *Manifest) { m.DeltaBytes = -5 },
+		"update of porto/b":        func(m *Manifest) { m.Updates[1].Bytes = -1 },
+		"file of -2 bytes":         func(m *Manifest) { m.State = &FileSum{Bytes: -2} },
+		"manifest of versio":       func(m *Manifest) { m.Algorithm.OuterLearningRate = math.NaN() },
 	} {
 		m := fullManifest()
 		change(&m)

@@ -77,8 +77,8 @@ func (r *Reader) manifest(sub string, version uint64) (Manifest, error) {
 	return m, nil
 }
 
-// Manifests gives the commits with a version above after, ascending. The first
-// may be later than after+1: older ones are pruned.
+// Manifests gives the commits and rollbacks with a version above after, ascending
+// and without gaps. The first may be later than after+1: older ones are pruned.
 func (r *Reader) Manifests(after uint64) ([]Manifest, error) {
 	versions, err := r.versions(commitsDir)
 	if err != nil {
@@ -98,6 +98,9 @@ func (r *Reader) Manifests(after uint64) ([]Manifest, error) {
 		if err != nil {
 			return nil, err
 		}
+		if n := len(out); n > 0 && out[n-1].Version != v-1 {
+			out = nil // those before are kept for a pinned version
+		}
 		out = append(out, m)
 	}
 	return out, nil
@@ -114,6 +117,9 @@ func (r *Reader) OpenDelta(version uint64) (ReadAtCloser, int64, Manifest, error
 	m, err := r.manifest(commitsDir, version)
 	if err != nil {
 		return nil, 0, Manifest{}, r.orNotKept(commitsDir, version, err)
+	}
+	if m.Kind == KindRollback {
+		return nil, 0, Manifest{}, fmt.Errorf("%w: %d is a rollback and has no delta", ErrNotKept, version)
 	}
 	f, err := r.openSized(m.DeltaBytes, commitsDir, versionName(version), deltaFile)
 	if err != nil {

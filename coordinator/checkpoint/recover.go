@@ -11,24 +11,26 @@ import (
 	"girassol.dev/internal/tensor"
 )
 
-// Recovered is where a store stands. The state is that of the snapshot: apply
-// the deltas of Commits in order, and compare digests.
+// Recovered is where a store stands, or stood at an older version. The state is
+// that of the snapshot: apply the deltas of Commits in order, and compare digests.
 type Recovered struct {
 	// State of the snapshot, nil when the store is empty.
 	State *tensor.State
 	// Residual of the snapshot, of tensor.NewVector; nil when it has none.
 	Residual []float32
 	Snapshot Manifest
-	// Commits after the snapshot, ascending and without gaps; their deltas have
-	// been checked.
+	// Commits that lead from the snapshot to the version, in order; their deltas
+	// have been checked. A KindRollback among them has the state that those before it
+	// lead to, so that versions may be passed over there.
 	Commits []Manifest
 	// Damage names every file that was found damaged and did without.
 	Damage []string
 
-	damaged []damagedFolder
+	damaged []folder
 }
 
-type damagedFolder struct {
+// folder of one version, under commits or snapshots.
+type folder struct {
 	sub     string
 	version uint64
 }
@@ -57,6 +59,21 @@ func (r Recovered) Latest() Manifest {
 // damaged, and reported; damage anywhere else is an error that says what to do.
 // Call it before the first commit, when nothing else uses the store.
 func (s *Store) Recover() (Recovered, error) {
+	r, err := s.recoverNewest()
+	if err != nil {
+		return Recovered{}, err
+	}
+	if v := r.Snapshot.Version; r.Snapshot.Kind == KindRollback && !s.has(commitsDir, v) {
+		// A crash came between the rollback's snapshot and its record.
+		if err := s.recordRollback(r.Snapshot); err != nil {
+			r.Close()
+			return Recovered{}, fmt.Errorf("checkpoint: recording the rollback of version %d: %w", v, err)
+		}
+	}
+	return r, nil
+}
+
+func (s *Store) recoverNewest() (Recovered, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.mayWrite(); err != nil {
@@ -120,81 +137,6 @@ func (r *Reader) Latest() (Recovered, error) {
 			out.Close()
 		}
 	}
-}
-
-func (r *Reader) recover() (Recovered, error) {
-	snapshots, err := r.versions(snapshotsDir)
-	if err != nil {
-		return Recovered{}, err
-	}
-	commits, err := r.versions(commitsDir)
-	if err != nil {
-		return Recovered{}, err
-	}
-	if len(snapshots) == 0 && len(commits) == 0 {
-		return Recovered{}, nil
-	}
-	var out Recovered
-	for _, v := range slices.Backward(snapshots) {
-		err := r.loadSnapshot(v, &out)
-		if err == nil {
-			break
-		}
-		out.Damage = append(out.Damage, fmt.Sprintf("snapshot of version %d: %v", v, err))
-		out.damaged = append(out.damaged, damagedFolder{snapshotsDir, v})
-	}
-	if out.State == nil {
-		return Recovered{}, fmt.Errorf("checkpoint: %s has no good snapshot; bring a copy back into %s, or start with an empty folder: %q",
-			r.dir, r.path(snapshotsDir), out.Damage)
-	}
-	if err := r.collect(commits, &out); err != nil {
-		out.Close()
-		return Recovered{}, err
-	}
-	return out, nil
-}
-
-// collect checks the commits after the snapshot.
-func (r *Reader) collect(commits []uint64, out *Recovered) error {
-	first, found := slices.BinarySearch(commits, out.Snapshot.Version)
-	if found {
-		first++
-	}
-	commits = commits[first:]
-	for i, v := range commits {
-		if want := out.Latest().Version + 1; v != want {
-			return fmt.Errorf("checkpoint: %s is missing, the next commit is %d: bring it back from a copy of the store, or move the later folders away to go on from version %d (damaged: %q)",
-				r.path(commitsDir, versionName(want)), v, want-1, out.Damage)
-		}
-		m, err := r.checkCommit(v, out.Latest())
-		if err == nil {
-			out.Commits = append(out.Commits, m)
-			continue
-		}
-		if i < len(commits)-1 {
-			return fmt.Errorf("checkpoint: version %d is damaged, and %d commits follow it: %w: bring %s back from a copy of the store, or move it and the later folders away to go on from version %d",
-				v, len(commits)-1-i, err, r.path(commitsDir, versionName(v)), v-1)
-		}
-		out.Damage = append(out.Damage, fmt.Sprintf("commit of version %d: %v", v, err))
-		out.damaged = append(out.damaged, damagedFolder{commitsDir, v})
-	}
-	return nil
-}
-
-// checkCommit verifies a commit that follows before.
-func (r *Reader) checkCommit(version uint64, before Manifest) (Manifest, error) {
-	m, err := r.manifest(commitsDir, version)
-	if err != nil {
-		return Manifest{}, err
-	}
-	if m.Kind != KindCommit || m.LayoutDigest != before.LayoutDigest || m.Term < before.Term {
-		return Manifest{}, fmt.Errorf("%s: a %s of term %d with layout %s does not follow version %d of term %d with layout %s",
-			r.path(commitsDir, versionName(version), manifestFile), m.Kind, m.Term, m.LayoutDigest, before.Version, before.Term, before.LayoutDigest)
-	}
-	if err := r.checkSum(FileSum{m.DeltaBytes, m.DeltaCRC32C}, commitsDir, versionName(version), deltaFile); err != nil {
-		return Manifest{}, err
-	}
-	return m, nil
 }
 
 func (r *Reader) checkSum(want FileSum, parts ...string) error {

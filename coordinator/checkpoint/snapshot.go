@@ -21,13 +21,13 @@ const residualTensor = "residual"
 
 // WriteSnapshot writes the whole state of a version: the newest or an older one
 // that is newer than the newest snapshot. m is that version's manifest; with
-// KindSeed it starts the store, or follows the newest version as a rollback
-// does. A nil residual is none. Writing the newest snapshot again does nothing.
+// KindSeed it starts the store. A nil residual is none. Writing the newest
+// snapshot again does nothing.
 //
 // State and residual must not change until it returns; commits may go on
 // meanwhile. Afterwards all but the two newest snapshots, and the commits up to
-// the older one, are deleted. Errors are as for Finish; after one the old
-// snapshots are still there.
+// the older one, are deleted, except what a version that is kept is made of.
+// Errors are as for Finish; after one the old snapshots are still there.
 func (s *Store) WriteSnapshot(version uint64, m Manifest, st *tensor.State, residual []float32) error {
 	again, err := s.writeSnapshot(version, m, st, residual)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Store) snapshotFits(version uint64, kind string) error {
 		return nil
 	case s.newest == nil:
 		return errors.New("the store is empty: its first snapshot must be a seed")
-	case kind == KindSeed && version == *s.newest+1:
+	case kind == KindRollback && version == *s.newest+1:
 		return nil
 	case version > *s.newest:
 		return fmt.Errorf("the newest version is %d", *s.newest)
@@ -154,8 +154,12 @@ func (s *Store) moveOld() (trash []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	keep := s.needed(older, commits)
 	move := func(sub string, versions []uint64) error {
 		for _, v := range versions {
+			if keep[folder{sub, v}] {
+				continue
+			}
 			s.pruned++
 			to := s.path(stagingDir, fmt.Sprintf("old-%s-%s-%d", sub, versionName(v), s.pruned))
 			if err := s.disk.rename(s.path(sub, versionName(v)), to); err != nil {

@@ -42,6 +42,7 @@ type Store struct {
 	mu     sync.Mutex // guards what follows, and every rename
 	closed bool
 	newest *uint64 // version; nil while the store is empty
+	pinned *uint64 // version that is not pruned; nil for none
 	pruned uint64  // folders moved to staging, for their names
 }
 

@@ -103,18 +103,14 @@ func TestVersionsFollowEachOther(t *testing.T) {
 	if err := snapshot(s, 9, KindCommit); err == nil {
 		t.Error("a snapshot of the future was written")
 	}
+	if err := snapshot(s, 5, KindSeed); err == nil {
+		t.Error("a second seed was written")
+	}
 	ok(t, snapshot(s, 4, KindCommit))
 	ok(t, snapshot(s, 4, KindCommit)) // again: nothing to do
 	if err := snapshot(s, 3, KindCommit); err == nil {
 		t.Error("a snapshot older than the newest was written")
 	}
-}
-
-func TestRollbackIsASeedAfterTheNewestVersion(t *testing.T) {
-	s := filled(t, t.TempDir(), 3)
-	ok(t, snapshot(s, 4, KindSeed))
-	ok(t, commit(s, 5))
-	check(t, s.Reader, must(s.Recover())(t), 4, 5)
 }
 
 func TestSnapshotMustBeWhatItsManifestSays(t *testing.T) {
