@@ -103,6 +103,15 @@ class Scripts(Case):
         self.assertFalse(ok)
         self.assertRegex(out, "no sign of life: call round.step")
 
+    def test_samples_of_a_shared_corpus(self) -> None:
+        text = GOOD.replace("while True:", "for batch in round.batches(round.sampler(2)):")
+        ok, out = self.check(text, data=1000)
+        self.assertTrue(ok, out + self.stderr)
+        self.assertIn("round 1: 8 of 1000 samples of the corpus were used", out)
+        ok, out = self.check(GOOD, data=1000)
+        self.assertFalse(ok)
+        self.assertRegex(out, "round 1: the script failed: .*draw them from round.data")
+
     def test_a_script_of_another_site_starts_from_a_file(self) -> None:
         from girassol import Tensor, safetensors
 

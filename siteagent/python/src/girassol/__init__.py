@@ -3,6 +3,7 @@
 See :class:`Session`; ``python -m girassol check SCRIPT`` tries a script out.
 """
 
+from .data import Data, DataRange
 from .errors import (
     AgentError,
     FormatError,
@@ -21,6 +22,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Action",
     "AgentError",
+    "Data",
+    "DataRange",
     "FormatError",
     "GirassolError",
     "LayoutError",

@@ -24,11 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument(
         "--start-seconds", type=float, default=180.0, metavar="S", help="time until the script asks for work (default %(default)s)"
     )
+    check.add_argument(
+        "--data", type=int, default=0, metavar="N", help="as in a federation that counts the samples of a corpus of N (spec.data)"
+    )
     check.add_argument("script")
     check.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the script")
     given = parser.parse_args(arguments)
     command = [sys.executable, given.script, *given.arguments]
-    run = Check(command, model=given.model, steps=given.steps, seconds=given.seconds, start_seconds=given.start_seconds)
+    run = Check(command, model=given.model, steps=given.steps, seconds=given.seconds, start_seconds=given.start_seconds, data=given.data)
     return 0 if run.run() else 1
 
 

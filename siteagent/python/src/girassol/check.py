@@ -40,11 +40,13 @@ class Check:
         steps: int = 4,
         seconds: float = 60.0,
         start_seconds: float = 180.0,
+        data: int = 0,
         out: TextIO = sys.stdout,
     ) -> None:
         self._command = list(command)
         self._given_model = model
         self._steps, self._seconds, self._start_seconds = steps, seconds, start_seconds
+        self._data = data
         self._out = out
         self.problems: list[str] = []
         self._process: subprocess.Popen[bytes]
@@ -137,7 +139,7 @@ class Check:
 
     def _train(self, what: str, start: str, number: int, finish: bool = False, **more: Any) -> str:
         result = os.path.join(self._work, f"result-{number}.safetensors")
-        task = self._task("train", start, number, resultPath=result, **more)
+        task = self._task("train", start, number, resultPath=result, **more, **self._lease(number))
         if finish:
             task.finish_after = 2
         self._finish(what, task)
@@ -157,6 +159,9 @@ class Check:
         self._look_at(what, start, body["path"])
         loss = body.get("loss")
         seconds = task.ended_at - task.taken_at
+        if self._data:
+            used = sum(r["end"] - r["begin"] for r in body["consumed"])
+            self._good(what, f"{used} of {self._data} samples of the corpus were used")
         self._good(what, f"{body['steps']} steps, {body['samples']} samples, {seconds / body['steps']:.2g} s a step, " + (
             "no loss" if loss is None else f"loss {loss:.4g}"
         ))
@@ -198,7 +203,7 @@ class Check:
 
     def _drain(self, model: str) -> None:
         """The end of a pod, in mid-round: what was done counts."""
-        task = self._task("train", model, 4, resultPath=os.path.join(self._work, "result-4.safetensors"))
+        task = self._task("train", model, 4, resultPath=os.path.join(self._work, "result-4.safetensors"), **self._lease(4))
         self._await(lambda: bool(task.progress) or task.done.is_set() or self._gone(), self._seconds)
         began = time.monotonic()
         self._process.terminate()
@@ -223,6 +228,10 @@ class Check:
             "GIRASSOL_TRAINER_WORKDIR": self._agent.work_dir,
         }
         return subprocess.Popen(self._command, env=env)
+
+    def _lease(self, number: int) -> dict[str, Any]:
+        """The whole corpus of --data in a pass of the round's own."""
+        return {"data": [{"begin": 0, "end": self._data, "pass": number - 1}]} if self._data else {}
 
     def _task(self, kind: str, model: str, number: int, **more: Any) -> standin.Task:
         return self._agent.give(standin.Task(f"check-{number}", kind, number, model, self._seconds, **more))

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _layout, safetensors
+from .data import Data, Sampler, body_of, ranges_of
 from .errors import AgentError, GirassolError, NonFiniteError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Round:
         """Samples of all sites before this round: where schedules stand."""
         self.config: dict[str, str] = dict(task.get("config") or {})
         """What the federation's spec gives its trainers."""
+        self.data = Data(ranges_of(task.get("data")), session._ranks.rank, session._ranks.size)
+        """Samples of the shared corpus that the round may use; empty without one."""
         self.model_path = str(task["modelPath"])
         """Safetensors file to start from; read-only."""
         self.result_path = str(task.get("resultPath") or "")
@@ -129,18 +132,32 @@ class Round:
 
     def batches(self, source: Iterable[T], *, repeat: bool = True) -> Iterator[T]:
         """Elements of ``source`` until the round is over, from the start again
-        when they run out (``repeat``)."""
+        when they run out (``repeat``, and not where they are samples of
+        :attr:`data`)."""
         while not self.over:
             empty = True
             for batch in source:
                 if self.over:
                     return
                 empty = False
+                self.data._seen += 1
                 yield batch
-            if not repeat:
+            if not repeat or self.data:
                 return
             if empty:
                 raise UsageError("round.batches: the source is empty, or an iterator that is used up: give a DataLoader or a list")
+
+    def sampler(self, batch_size: int) -> Sampler:
+        """Batches of sample numbers from :attr:`data`, for a loop or a loader::
+
+            loader = DataLoader(dataset, batch_sampler=round.sampler(32))
+            for x, y in round.batches(loader):
+                ...
+
+        With workers the loader asks ahead: let :meth:`batches` count what came out.
+        The last batch is smaller where the samples do not divide.
+        """
+        return Sampler(self.data, batch_size)
 
     def step(self, loss: Any = None, samples: int = 1) -> Action:
         """Count a step that was just done, and hear whether to stop.
@@ -166,6 +183,7 @@ class Round:
             )
         self.steps += 1
         self.samples += int(samples)
+        self.data._stepped()
         now = time.monotonic()
         self._note_loss(loss, int(samples), now)
         session = self._session
@@ -190,6 +208,8 @@ class Round:
                 self._told(Action.FINISH, "the process was told to end")
             elif 0 < self.max_steps <= self.steps:
                 self._told(Action.FINISH, "the step budget is used up")
+            elif self.data.used_up:
+                self._told(Action.FINISH, "the samples of the round are used up")
             elif not session._pace.fits(self._stop - time.monotonic()):
                 self._told(Action.FINISH, "another step would not end before the stop time")
         self.action = _CODES[session._ranks.agree(_CODES.index(self.action))]
@@ -269,6 +289,7 @@ class Round:
         samples: int | None = None,
         steps: int | None = None,
         metrics: Mapping[str, float] | None = None,
+        consumed: Iterable[Sequence[int]] | None = None,
     ) -> bool:
         """End the round with the trained weights; False when nobody waits for
         them any more, which is no error.
@@ -276,7 +297,8 @@ class Round:
         The weights keep the names and shapes of :meth:`state_dict`; floats may
         be of another width. Under torchrun all ranks call it, rank 0's weights
         count. Evaluations submit ``loss`` and ``metrics`` only. ``loss``,
-        ``samples`` and ``steps`` override what :meth:`step` has counted.
+        ``samples`` and ``steps`` override what :meth:`step` has counted, ``consumed`` which samples of
+        :attr:`data` the steps used: ``(begin, end)`` or ``(begin, end, pass)`` each.
         """
         if self._stalled:
             raise UsageError(self._stalled)
@@ -288,12 +310,13 @@ class Round:
         loss_sum, loss_samples, all_samples = session._ranks.total(mine)
         if steps is not None:
             self.steps = int(steps)
+        used = self._used(consumed)
         answer: tuple[bool, BaseException | None]
         if session._ranks.rank == 0:
             try:
                 if loss is None and loss_samples:
                     loss = loss_sum / loss_samples
-                answer = self._submit(state_dict, loss, int(all_samples), metrics), None
+                answer = self._submit(state_dict, loss, int(all_samples), metrics, used), None
             except Exception as e:
                 if session._ranks.size == 1:
                     raise
@@ -310,7 +333,8 @@ class Round:
         return bool(taken)
 
     def _submit(
-        self, state_dict: Mapping[str, Any] | None, loss: float | None, samples: int, metrics: Mapping[str, float] | None
+        self, state_dict: Mapping[str, Any] | None, loss: float | None, samples: int, metrics: Mapping[str, float] | None,
+        used: list[Sequence[int]],
     ) -> bool:
         body: dict[str, Any] = {"steps": self.steps, "samples": samples}
         if self.aborted:
@@ -334,6 +358,8 @@ class Round:
                 raise UsageError("no weights: call round.submit(model.state_dict())")
             if samples <= 0:
                 raise UsageError(f"{self.steps} steps on {samples} samples: samples are the update's weight, give their number")
+            if consumed := self._consumed(used):
+                body["consumed"] = consumed
             self._write(state_dict)
             body["path"] = self.result_path
         if loss is not None and math.isfinite(loss):
@@ -350,6 +376,24 @@ class Round:
             _layout.check_finite(state_dict)
             _layout.check_swapped(state_dict, start)
             safetensors.save(self.result_path, state_dict)
+
+    def _used(self, consumed: Iterable[Sequence[int]] | None) -> list[Sequence[int]]:
+        """Samples of the data that the steps have used, of all ranks."""
+        if consumed is not None:
+            return list(consumed)
+        if not self.data:
+            return []
+        ranks = self._session._ranks
+        return list(self.data._consumed(ranks.total([self.data._used if r == ranks.rank else 0 for r in range(ranks.size)])))
+
+    def _consumed(self, used: Iterable[Sequence[int]]) -> list[dict[str, int]]:
+        body = body_of(used, self.data)
+        if self.data and not body:
+            raise UsageError(
+                "the federation counts samples (spec.data) and the steps used none of them: draw them from round.data or "
+                "round.sampler(batch_size), or tell them: submit(..., consumed=[(begin, end)])"
+            )
+        return body
 
     def _metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         out = {}

@@ -35,6 +35,7 @@ _RESULT: _Fields = {
     "samples": (int, True),
     "loss": (float, False),
     "metrics": (dict, False),
+    "consumed": (list, False),
 }
 _FAILURE: _Fields = {"reason": (str, True)}
 _SEED: _Fields = {"path": (str, True)}
@@ -200,6 +201,8 @@ class Agent:
         metrics = body.get("metrics", {})
         if len(metrics) > 256 or any(type(v) not in (int, float) or not 0 < len(k.encode()) <= 128 for k, v in metrics.items()):
             raise _Refusal(400, "metrics: at most 256 numbers, with names of 1 to 128 bytes")
+        if problem := _misused(task.body.get("data") or [], body):
+            raise _Refusal(400, problem)
         if task.kind == "evaluate":
             if body.get("path"):
                 raise _Refusal(400, "an evaluate task's result has no path")
@@ -322,6 +325,29 @@ class _Handler(BaseHTTPRequestHandler):
             if required and name not in body:
                 raise _Refusal(400, f"field {name!r} is missing")
         return body
+
+
+def _misused(data: list[dict[str, int]], result: dict[str, Any]) -> str:
+    """What is wrong with the samples that a result has used, as the agent says it."""
+    used = result.get("consumed") or []
+    if not data:
+        return "consumed: the task has no data, so none can be consumed" if used else ""
+    if not used:
+        return "consumed is missing: say which samples of the task's data the steps used: draw them from round.data" if result["steps"] else ""
+    last = (0, 0)
+    for r in used:
+        if not isinstance(r, dict) or any(type(v) is not int or v < 0 for v in r.values()) or not {"begin", "end"} <= set(r) <= {"begin", "end", "pass"}:
+            return f"consumed: {str(r)[:80]} is no range"
+        number, begin, end = r.get("pass", 0), r["begin"], r["end"]
+        if begin >= end or (number, begin) < last:
+            return f"consumed: {r} is empty, or does not lie behind the one before"
+        last = (number, end)
+        for lease in data:
+            if lease.get("pass", 0) == number and lease["begin"] <= begin < lease["end"]:
+                begin = lease["end"]
+        if begin < end:
+            return f"consumed: {r} is not in the task's data: use those samples only"
+    return ""
 
 
 def _no_constant(text: str) -> Any:
