@@ -137,6 +137,10 @@ func TestMachinesAreSeenAsTheyAre(t *testing.T) {
 			append(mi300x(), "-- sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count --\nue: 2\nce: 9\n"), nil, machine.AMD, repeat(8, mi300Name),
 			[]string{"warning: 2 uncorrectable errors in umc"},
 		},
+		"pages of memory to be retired": {
+			append(mi300x(), "-- sys/bus/pci/devices/0000:05:00.0/ras/gpu_vram_bad_pages --\n0x00000001 : 0x00001000 : R\n0x00000002 : 0x00001000 : P\n"), nil, machine.AMD, repeat(8, mi300Name),
+			[]string{"warning: 2 bad pages of memory"},
+		},
 		"too hot": {
 			append(mi300x(), "-- sys/bus/pci/devices/0000:05:00.0/hwmon/hwmon1/temp2_input --\n101000\n"), nil, machine.AMD, repeat(8, mi300Name),
 			[]string{"warning: sensor junction is at 101 C, critical is 100 C"},
@@ -179,13 +183,13 @@ func TestAnAMDGPUIsDescribedByItsDriver(t *testing.T) {
 			continue
 		}
 		boards = append(boards, g.Board)
-		if g.MemoryBytes != 64<<30 || g.ComputeUnits != 104 || g.Architecture != "gfx90a" || g.ClockMHz != 800 || g.MaxClockMHz != 1700 || g.ID == "" ||
+		if g.MemoryBytes != 64<<30 || g.ComputeUnits != 104 || g.Architecture != "gfx90a" || g.ComputeFirmware != "68" || g.ClockMHz != 800 || g.MaxClockMHz != 1700 || g.ID == "" ||
 			g.BusyPercent == nil || *g.BusyPercent != 0 || len(g.Temperatures) != 1 || g.Temperatures[0].Celsius != 41 || g.Health != machine.OK || g.Partitions != 0 {
 			t.Errorf("%+v", g)
 		}
 		if g.Power != nil {
 			measured++
-			if *g.Power.Watts != 92 || *g.Power.LimitWatts != 560 || g.Power.MinimumWatts != nil {
+			if *g.Power.Watts != 92 || *g.Power.LimitWatts != 560 || *g.Power.MinimumWatts != 0 || *g.Power.MaximumWatts != 560 || *g.Power.DefaultWatts != 500 {
 				t.Errorf("power %+v", g.Power)
 			}
 		}

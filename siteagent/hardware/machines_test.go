@@ -230,6 +230,7 @@ cpu_cores_count 0
 simd_count %[7]d
 simd_per_cu 4
 gfx_target_version %[8]d
+fw_version 68
 vendor_id 4098
 location_id %[9]d
 domain 0
@@ -241,6 +242,10 @@ drm_render_minor %[3]d
 92000000
 -- sys/bus/pci/devices/%[1]s/hwmon/hwmon%[2]d/power1_cap --
 560000000
+-- sys/bus/pci/devices/%[1]s/hwmon/hwmon%[2]d/power1_cap_default --
+500000000
+-- sys/bus/pci/devices/%[1]s/hwmon/hwmon%[2]d/power1_cap_min --
+0
 -- sys/bus/pci/devices/%[1]s/hwmon/hwmon%[2]d/power1_cap_max --
 560000000
 `, c.address, n))

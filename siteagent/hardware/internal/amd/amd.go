@@ -87,7 +87,7 @@ func read(t tree.Tree, f pci.Function, nodes []node) machine.GPU {
 	}
 	for _, n := range nodes {
 		g.ComputeUnits += n.computeUnits
-		g.Architecture = n.architecture
+		g.Architecture, g.ComputeFirmware = n.architecture, n.firmware
 	}
 	if integrated(t, dir, g.Architecture) {
 		g.Kind = machine.Integrated
@@ -101,6 +101,7 @@ func read(t tree.Tree, f pci.Function, nodes []node) machine.GPU {
 	g.MemoryBusyPercent = t.Scaled(1, dir, "mem_busy_percent")
 	g.ClockMHz, g.MaxClockMHz = parseClocks(t.String(dir, "pp_dpm_sclk"))
 	g.Temperatures, g.Power = sensors(t, dir)
+	g.Errors = memoryErrors(t, dir)
 	g.PartitionMode = partitionMode(t, dir)
 	if len(nodes) > 1 {
 		g.Partitions = len(nodes)

@@ -35,6 +35,9 @@ func FuzzParsers(f *testing.F) {
 			t.Errorf("%d of %d", now, most)
 		}
 		parseErrors(text)
+		if n, pending, failed := parseBadPages(text); n == 0 && (pending || failed) || n > len(text) {
+			t.Errorf("%d bad pages of %q", n, text)
+		}
 	})
 }
 

@@ -120,6 +120,10 @@ func judgeHealth(t tree.Tree, g *machine.GPU, say func(machine.Severity, string,
 			say(machine.Warning, g.Address, fmt.Sprintf("%d uncorrectable errors in %s since the driver was loaded", n, block), "drain the node and reset the GPU; replace it if they come back")
 		}
 	}
+	if e := g.Errors; e != nil && (e.Pending || e.NoSpare) {
+		g.Health = machine.Degraded
+		say(machine.Warning, g.Address, fmt.Sprintf("%d bad pages of memory, some not yet retired", e.Retired), "drain the node and reset the GPU; replace it if pages cannot be retired (rocm-smi --showpendingpages --showunreservablepages)")
+	}
 	for _, s := range g.Temperatures {
 		if s.CriticalCelsius != nil && *s.CriticalCelsius > 0 && s.Celsius >= *s.CriticalCelsius {
 			g.Health = machine.Degraded
@@ -130,6 +134,46 @@ func judgeHealth(t tree.Tree, g *machine.GPU, say func(machine.Severity, string,
 		g.Health = machine.Degraded
 		say(machine.Warning, g.Address, fmt.Sprintf("the PCIe link has %d of %d lanes", now, could), "reseat the card or check the riser; a slot may have fewer lanes than its size")
 	}
+}
+
+// memoryErrors of a GPU that counts them.
+func memoryErrors(t tree.Tree, dir string) *machine.Errors {
+	if !t.Exists(dir, "ras") {
+		return nil
+	}
+	e := machine.Errors{Checked: true}
+	for _, name := range t.List(dir, "ras") {
+		if text, err := t.Text(dir, "ras", name); err == nil && strings.HasSuffix(name, "_err_count") {
+			if e.Uncorrected == nil {
+				e.Uncorrected = new(uint64)
+			}
+			*e.Uncorrected += parseErrors(text)
+		}
+	}
+	e.Retired, e.Pending, e.NoSpare = parseBadPages(t.String(dir, "ras", "gpu_vram_bad_pages"))
+	return &e
+}
+
+// parseBadPages reads lines of an address, a size and a letter: R for retired, P
+// for waiting, F for not possible.
+func parseBadPages(text string) (n int, pending, failed bool) {
+	for line := range strings.Lines(text) {
+		fields := strings.Split(line, ":")
+		if len(fields) != 3 {
+			continue
+		}
+		switch strings.TrimSpace(fields[2]) {
+		case "R":
+		case "P":
+			pending = true
+		case "F":
+			failed = true
+		default:
+			continue
+		}
+		n++
+	}
+	return n, pending, failed
 }
 
 // parseErrors reads a RAS counter file for uncorrectable errors ("ue: 0").

@@ -19,7 +19,9 @@ type node struct {
 	function     uint64
 	computeUnits int
 	architecture string
-	renderMinor  int
+	// firmware of the engine that takes work from queues.
+	firmware    string
+	renderMinor int
 }
 
 type topology struct {
@@ -70,6 +72,9 @@ func parseNode(text string) (node, bool) {
 	}
 	if v := number("gfx_target_version"); v > 0 {
 		n.architecture = fmt.Sprintf("gfx%d%x%x", v/10000, v/100%100, v%100)
+	}
+	if v := number("fw_version"); v > 0 {
+		n.firmware = strconv.FormatUint(v, 10)
 	}
 	return n, true
 }
