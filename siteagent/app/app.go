@@ -35,7 +35,6 @@ import (
 	"girassol.dev/internal/wire"
 	"girassol.dev/siteagent/agent"
 	"girassol.dev/siteagent/hardware"
-	"girassol.dev/siteagent/power"
 	"girassol.dev/siteagent/replica"
 	"girassol.dev/siteagent/trainer"
 )
@@ -66,6 +65,7 @@ type options struct {
 	trainer                             []string
 	patience                            trainerOptions
 	nvml                                string
+	power                               powerOptions
 }
 
 // Command is the agent as a cobra command.
@@ -124,6 +124,7 @@ the same name.`,
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
 	nvmlFlag(cmd, &o.nvml)
+	o.power.flags(cmd)
 	o.patience.flags(cmd)
 	for _, name := range []string{"coordinator", "federation", "site", "data"} {
 		_ = cmd.MarkFlagRequired(name)
@@ -159,6 +160,9 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		o.work = filepath.Join(o.data, "work")
 	}
 	if err := o.patience.check(len(o.trainer) > 0); err != nil {
+		return err
+	}
+	if err := o.power.check(); err != nil {
 		return err
 	}
 	counter := &wire.Counter{}
@@ -228,8 +232,8 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if supervisor != nil {
 		config.TrainerFault = func() string { return fault(supervisor.State()) }
 	}
-	meter := &power.Sampler{Root: os.DirFS("/"), Now: time.Now, Report: func(faults []power.Fault) { logPower(log, faults) }}
-	config.Energy = meter
+	meter, limiter := o.power.apply(&config, o.data, gpus)
+	defer limiter.Close()
 	if events != nil {
 		defer func() { _ = events.Close() }()
 		config.Redis = events
@@ -253,7 +257,9 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		})
 	}
 	start(api.Serve)
-	start(meter.Run)
+	if meter != nil {
+		start(meter.Run)
+	}
 	if supervisor != nil {
 		start(supervisor.Run)
 	}
@@ -301,16 +307,6 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 		signal.Stop(signals)
 		close(done)
 		group.Wait()
-	}
-}
-
-// logPower says which energy counters are there and cannot be read.
-func logPower(log *slog.Logger, faults []power.Fault) {
-	if len(faults) == 0 {
-		log.Info("all energy counters can be read again")
-	}
-	for _, f := range faults {
-		log.Warn("energy counter cannot be read", "device", f.Device, "problem", f.Problem, "cure", f.WayOut)
 	}
 }
 
