@@ -25,6 +25,10 @@ type Type string
 const (
 	// RoundCommitted: a version was committed; Version and Digest are set.
 	RoundCommitted Type = "RoundCommitted"
+	// RolledBack: Version has the state of an older one again; Digest is set.
+	RolledBack Type = "RolledBack"
+	// Evaluated: Version has a held-out result; Loss is its loss, if it has one.
+	Evaluated Type = "Evaluated"
 	// RoundVoid: a round ended without effect; Reason says why.
 	RoundVoid Type = "RoundVoid"
 	// RoundStopped: members of the round are to finish their step and upload.
@@ -44,8 +48,10 @@ type Event struct {
 	Sequence   uint64 `json:"sequence"`
 	UnixMilli  int64  `json:"unixMilli"`
 	Round      uint64 `json:"round,omitempty"`
-	// Version is set with RoundCommitted; version 0 is the first weights.
-	Version *uint64 `json:"version,omitempty"`
+	// Version is set with RoundCommitted, RolledBack and Evaluated; version 0 is the
+	// first weights.
+	Version *uint64  `json:"version,omitempty"`
+	Loss    *float64 `json:"loss,omitempty"`
 	// Digest of the model after the event, hexadecimal.
 	Digest  string `json:"digest,omitempty"`
 	Site    string `json:"site,omitempty"`
@@ -60,7 +66,7 @@ func Parse(s string) (Event, error) {
 		return Event{}, fmt.Errorf("events: %w", err)
 	}
 	switch e.Type {
-	case RoundCommitted, RoundVoid, RoundStopped, MembershipChanged, Shutdown:
+	case RoundCommitted, RolledBack, Evaluated, RoundVoid, RoundStopped, MembershipChanged, Shutdown:
 	default:
 		return Event{}, fmt.Errorf("events: unknown type %q", e.Type)
 	}

@@ -236,7 +236,7 @@ func (d *declaration) engineConfig(o Options) (engine.Config, error) {
 		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: params, TrainerConfig: spec.Trainer,
 		DataDir: o.DataDir, SnapshotEvery: o.SnapshotEvery, ArchiveUpdates: o.KeepUpdates, MaxModelBytes: maxModelBytes,
 		Heartbeat: o.Heartbeat, LossAfter: 3 * o.Heartbeat, InitialModel: spec.Model.Path,
-		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(),
+		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(), Gate: d.gateConfig(),
 	}, nil
 }
 
@@ -369,9 +369,7 @@ func (p *process) resyncEvents(ctx context.Context) {
 		}
 		var out []events.Event
 		for _, m := range manifests {
-			v := m.Version
-			out = append(out, events.Event{Type: events.RoundCommitted, UnixMilli: m.UnixMilli,
-				Round: m.Round, Version: &v, Digest: m.Digest, Reason: string(v1alpha1.ReasonCommitted)})
+			out = append(out, engine.VersionEvent(m))
 		}
 		return out
 	})

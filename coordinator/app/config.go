@@ -173,6 +173,7 @@ func validate(d *declaration) error {
 	if int(r.MinSites) > len(d.sites) {
 		bad("spec.rounds.minSites", "%d is more than the %d sites of spec.sites: no round could ever commit", r.MinSites, len(d.sites))
 	}
+	errs = append(errs, validateEvaluation(d)...)
 	if s.Drain.GraceSeconds < 0 {
 		bad("spec.drain.graceSeconds", "%d must not be negative", s.Drain.GraceSeconds)
 	}
@@ -241,6 +242,7 @@ func (d *declaration) elsewhere() []string {
 		set(own+"capacity", site.Spec.Capacity)
 		set(own+"cluster", site.Spec.Cluster)
 		set(own+"override", site.Spec.Override)
+		set(own+"power.capWatts (agents: --power-cap-watts)", site.Spec.Power.CapWatts)
 		set(own+"releaseTimeoutSeconds", site.Spec.ReleaseTimeoutSeconds)
 	}
 	return out
@@ -252,7 +254,7 @@ func (d *declaration) roundConfig() round.Config {
 	c := round.Config{
 		Total: uint64(s.Rounds.Total), MinSites: int(s.Rounds.MinSites), LocalSteps: uint64(s.Rounds.LocalSteps),
 		Train: seconds(s.Rounds.TrainSeconds), Collect: seconds(s.Rounds.CollectSeconds), Join: seconds(s.Rounds.JoinSeconds),
-		Grace: seconds(s.Drain.GraceSeconds), MaxConsecutiveVoid: uint64(s.Rounds.MaxConsecutiveVoid), EvaluateEvery: uint64(s.Evaluation.Every),
+		Grace: seconds(s.Drain.GraceSeconds), MaxConsecutiveVoid: uint64(s.Rounds.MaxConsecutiveVoid), EvaluateEvery: uint64(s.Evaluation.Every), EvaluateSite: s.Evaluation.Site,
 	}
 	// Members of the last round get a tenth of a round to be ready for the next.
 	c.Settle = min(max(c.Train/10, 500*time.Millisecond), 5*time.Second)

@@ -150,7 +150,7 @@ func (p *Publisher) Publish(e events.Event) {
 		p.log.Warn("event after the end dropped", "type", e.Type, "round", e.Round)
 		return
 	}
-	if e.Type == events.RoundCommitted && e.Version != nil && p.firstCommit == nil {
+	if makesVersion(e) && p.firstCommit == nil {
 		p.firstCommit = new(*e.Version)
 	}
 	if len(p.outbox) >= p.outboxLength {

@@ -17,8 +17,8 @@ type resync struct {
 
 // Resync announces the commits that a coordinator before this one has made and
 // not announced, because Redis was away until it ended. It looks for the last
-// RoundCommitted of the stream and publishes what commits returns for its
-// version: the RoundCommitted events after it, oldest first; after is nil when
+// RoundCommitted or RolledBack of the stream and publishes what commits returns for
+// its version: such events after it, oldest first; after is nil when
 // the stream has none. They come before all that was given to Publish, whose own
 // commits are left out.
 //
@@ -73,8 +73,12 @@ func (p *Publisher) runResync(ctx context.Context) error {
 	return nil
 }
 
-// lastCommit is the version of the newest RoundCommitted in the stream, nil when
-// it has none. Entries that nobody can read are skipped.
+// makesVersion says whether an event tells of a new version.
+func makesVersion(e events.Event) bool {
+	return e.Version != nil && (e.Type == events.RoundCommitted || e.Type == events.RolledBack)
+}
+
+// lastCommit is the newest version that the stream tells of, nil when it has none. Entries that nobody can read are skipped.
 func (p *Publisher) lastCommit(ctx context.Context) (*uint64, error) {
 	end := "+"
 	for {
@@ -85,7 +89,7 @@ func (p *Publisher) lastCommit(ctx context.Context) (*uint64, error) {
 		for _, entry := range entries {
 			s, _ := entry.Values[events.Field].(string)
 			e, err := events.Parse(s)
-			if err == nil && e.Type == events.RoundCommitted && e.Version != nil {
+			if err == nil && makesVersion(e) {
 				return e.Version, nil
 			}
 		}

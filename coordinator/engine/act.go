@@ -49,9 +49,12 @@ func (e *Engine) act(now time.Time, actions []round.Action) {
 				DeadlineInMs: max(0, a.Deadline.Sub(now).Milliseconds()), Reason: string(a.Reason), Message: a.Message,
 			}}})
 		case round.Commit:
-			e.commit(a)
+			if !e.judge(now) {
+				e.commit(a)
+			}
 		case round.Void:
 			e.voided(a)
+			e.judge(now)
 		case round.SiteChanged:
 			e.log.Info("site", "site", a.Site, "phase", a.Phase, "reason", a.Reason, "message", a.Message)
 		case round.Ended:

@@ -42,58 +42,12 @@ func (e *Engine) nextManifest(a round.Commit, uploads []*Upload) checkpoint.Mani
 		man.SiteStats[u.site] = st
 	}
 	man.Agreement = algorithm.NextAgreement(e.agreement, agreements)
-	man.Evaluation = evaluate(uploads)
-	if man.Evaluation == nil {
-		man.Evaluation = e.evaluated
-	}
+	man.Evaluation, man.Gate, man.Rollback = e.evaluated, e.gateState(), e.manifest.Rollback
 	if e.hooks.Ledger != nil {
 		man.Ledger = e.hooks.Ledger()
 	}
 	e.consume(&man, uploads)
 	return man
-}
-
-// evaluate joins the held-out results of a round, weighted by samples; nil when
-// there is none.
-func evaluate(uploads []*Upload) *checkpoint.Evaluation {
-	var out *checkpoint.Evaluation
-	var lossSum, lossN float64
-	sums, weights := map[string]float64{}, map[string]float64{}
-	for _, u := range uploads {
-		ev := u.header.GetEvaluation()
-		if ev.GetSamples() == 0 || ev.GetVersion() != u.header.GetBaseVersion() {
-			continue
-		}
-		if out == nil {
-			out = &checkpoint.Evaluation{Version: ev.GetVersion()}
-		}
-		n := float64(ev.GetSamples())
-		out.Samples += ev.GetSamples()
-		if v := finite(ev.Loss); v != nil {
-			lossSum += n * *v
-			lossN += n
-		}
-		for k, v := range ev.GetMetrics() {
-			if finite(&v) != nil {
-				sums[k] += n * v
-				weights[k] += n
-			}
-		}
-	}
-	if out == nil {
-		return nil
-	}
-	if lossN > 0 {
-		loss := lossSum / lossN
-		out.Loss = &loss
-	}
-	for k := range sums {
-		if out.Metrics == nil {
-			out.Metrics = map[string]float64{}
-		}
-		out.Metrics[k] = sums[k] / weights[k]
-	}
-	return out
 }
 
 func finite(v *float64) *float64 {
@@ -110,7 +64,7 @@ func (e *Engine) adopt(man checkpoint.Manifest) {
 	if e.stats == nil {
 		e.stats = map[string]checkpoint.SiteStats{}
 	}
-	e.evaluated = man.Evaluation
+	e.adoptEvaluation(man)
 	e.settleData(man)
 	e.remember(man)
 }
@@ -128,9 +82,16 @@ func (e *Engine) remember(man checkpoint.Manifest) {
 	maps.DeleteFunc(e.counted, func(_ string, v uint64) bool { return v+recentVersions < e.model.version })
 }
 
-func (e *Engine) announceCommit(man checkpoint.Manifest) {
-	v := man.Version
-	e.announce(events.Event{Type: events.RoundCommitted, Round: man.Round, Version: &v, Digest: man.Digest, Reason: string(v1alpha1.ReasonCommitted)})
+func (e *Engine) announceCommit(man checkpoint.Manifest) { e.announce(VersionEvent(man)) }
+
+// VersionEvent is what is announced of a version.
+func VersionEvent(man checkpoint.Manifest) events.Event {
+	ev := events.Event{Type: events.RoundCommitted, UnixMilli: man.UnixMilli, Round: man.Round, Version: new(man.Version),
+		Digest: man.Digest, Reason: string(v1alpha1.ReasonCommitted)}
+	if man.Kind == checkpoint.KindRollback {
+		ev.Type, ev.Reason, ev.Message = events.RolledBack, man.Rollback.Reason, man.Rollback.Message
+	}
+	return ev
 }
 
 // maybeSnapshot writes a snapshot beside the engine when it is time: the model

@@ -24,6 +24,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/corpus"
+	"girassol.dev/coordinator/gate"
 	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/coordinator/session"
@@ -55,6 +56,8 @@ type Config struct {
 	// InitialModel is a safetensors file with the first weights; empty: a site's
 	// trainer offers them.
 	InitialModel string
+	// Gate takes the model back after a bad evaluation; nil without one.
+	Gate *gate.Config
 	// Suspended grants no rounds, whatever people say.
 	Suspended bool
 	// Data is the corpus that all sites share; nil: each trains on its own.
@@ -102,11 +105,11 @@ type Engine struct {
 	stats     map[string]checkpoint.SiteStats
 	samples   uint64 // committed by all sites
 	agreement *float64
-	evaluated *checkpoint.Evaluation
-	data      *corpus.Ledger // nil without Config.Data
-	lastVoid  *coordinatorv1.VoidRound
-	noted     uint64              // the highest round number on disk
-	manifest  checkpoint.Manifest // of the newest version
+	evaluation
+	data     *corpus.Ledger // nil without Config.Data
+	lastVoid *coordinatorv1.VoidRound
+	noted    uint64              // the highest round number on disk
+	manifest checkpoint.Manifest // of the newest version
 
 	snapshot   chan struct{} // closed when no snapshot is being written
 	deltaBytes int64         // since the last snapshot
@@ -116,6 +119,7 @@ type Engine struct {
 	seeding chan struct{}
 	// background is the work beside the engine's goroutine, which starts it.
 	background sync.WaitGroup
+	rollbacks  rollbacks
 	fatal      error
 }
 
@@ -262,7 +266,7 @@ func (e *Engine) tick(now time.Time) {
 func (e *Engine) shutdown() error {
 	now := time.Now()
 	e.act(now, e.machine.Pause(now)) // no round follows the one at work
-	for e.fatal == nil && e.machine.Status().State == round.Committing {
+	for e.fatal == nil && (e.machine.Status().State == round.Committing || e.rollbacks.atWork != nil) {
 		(<-e.posts)()
 	}
 	if e.fatal != nil {

@@ -68,13 +68,22 @@ func checkMeasures(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult {
 }
 
 func checkMetrics(metrics map[string]float64) *coordinatorv1.PushResult {
+	if res := checkNames(metrics); res != nil {
+		return res
+	}
+	for _, k := range slices.Sorted(maps.Keys(metrics)) {
+		if v := metrics[k]; math.IsNaN(v) || math.IsInf(v, 0) {
+			return refused(v1alpha1.ReasonNotFinite, "metric %q is %v", k, v)
+		}
+	}
+	return nil
+}
+
+func checkNames(metrics map[string]float64) *coordinatorv1.PushResult {
 	if len(metrics) > maxMetrics {
 		return refused(v1alpha1.ReasonTooLarge, "%d metrics, at most %d", len(metrics), maxMetrics)
 	}
 	for _, k := range slices.Sorted(maps.Keys(metrics)) {
-		if v := metrics[k]; math.IsNaN(v) || math.IsInf(v, 0) {
-			return refused(v1alpha1.ReasonNotFinite, "metric %.128q is %v", k, v)
-		}
 		if len(k) > maxName {
 			return refused(v1alpha1.ReasonTooLarge, "the name of metric %.40q has %d bytes, at most %d", k, len(k), maxName)
 		}

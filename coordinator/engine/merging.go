@@ -111,7 +111,7 @@ func (e *Engine) committed(now, started time.Time, a round.Commit, man checkpoin
 	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: man.Version, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, senders)
 	e.announceCommit(man)
 	e.maybeSnapshot()
-	e.act(now, e.endRound(now))
+	e.act(now, e.thenRollBack(now, func() []round.Action { return e.endRound(now) }))
 }
 
 // failure is a merge that was not committed.
@@ -160,5 +160,5 @@ func (e *Engine) mergeFailed(now time.Time, a round.Commit, f failure) {
 	if errors.Is(f.err, merge.ErrNoWeight) || errors.As(f.err, &ue) {
 		reason = v1alpha1.ReasonNothingToMerge
 	}
-	e.act(now, e.machine.CommitFailed(now, reason, f.err.Error()))
+	e.act(now, e.thenRollBack(now, func() []round.Action { return e.machine.CommitFailed(now, reason, f.err.Error()) }))
 }

@@ -15,6 +15,8 @@ type Observer interface {
 	// empty when its session is not known.
 	UpdateAnswered(site string, outcome UpdateOutcome, reason v1alpha1.Reason)
 	RoundCommitted(RoundTimes)
+	// RolledBack: the model has gone back, and why.
+	RolledBack(reason v1alpha1.Reason)
 }
 
 // UpdateOutcome is how an update was answered.

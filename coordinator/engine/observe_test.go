@@ -17,12 +17,20 @@ type tally struct {
 	mu      sync.Mutex
 	updates []string
 	rounds  []RoundTimes
+
+	rollbacks []v1alpha1.Reason
 }
 
 func (o *tally) UpdateAnswered(site string, outcome UpdateOutcome, reason v1alpha1.Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.updates = append(o.updates, fmt.Sprint(site, " ", outcome, " ", reason))
+}
+
+func (o *tally) RolledBack(reason v1alpha1.Reason) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rollbacks = append(o.rollbacks, reason)
 }
 
 func (o *tally) RoundCommitted(t RoundTimes) {

@@ -87,6 +87,7 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 	if res != nil {
 		return nil, res
 	}
+	e.heed(s, h)
 	id := h.GetUpdateId()
 	if v, ok := e.counted[s.Member+"\x00"+id]; ok {
 		r := acceptedResult()

@@ -34,6 +34,9 @@ func (e *Engine) recover() error {
 	}
 	if l != nil {
 		e.install(l)
+		if err := e.snapshotRollback(); err != nil {
+			return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)
+		}
 	}
 	if err := e.openData(); err != nil {
 		return err
@@ -46,6 +49,7 @@ func (e *Engine) recover() error {
 	last = max(last, e.manifest.Round)
 	now := time.Now()
 	e.machine = round.New(e.cfg.Round, last, e.manifest.RoundsCommitted, e.manifest.RoundsVoid, now)
+	e.tellEvaluated()
 	_, _ = e.dataDone(now)
 	if e.wishes.Paused || e.cfg.Suspended {
 		e.machine.Pause(now)
@@ -71,7 +75,7 @@ type loaded struct {
 // load reads the model from the commit log: the newest good snapshot, then every
 // commit after it, all checked against the digest. It is nil when there is none.
 // It touches nothing of the engine.
-func (e *Engine) load() (_ *loaded, err error) {
+func (e *Engine) load() (*loaded, error) {
 	rec, err := e.store.Recover()
 	if err != nil {
 		return nil, err
@@ -82,6 +86,21 @@ func (e *Engine) load() (_ *loaded, err error) {
 	if rec.Empty() {
 		return nil, nil
 	}
+	l, err := e.build(rec)
+	if err != nil {
+		return nil, err
+	}
+	latest := rec.Latest()
+	e.log.Info("recovered", "version", latest.Version, "digest", latest.Digest[:12], "snapshot", rec.Snapshot.Version, "commits", len(rec.Commits))
+	if l.known, err = e.store.Manifests(0); err != nil {
+		// They serve only to tell an old update that it was counted.
+		e.log.Warn("older commits cannot be read", "error", err)
+	}
+	return l, nil
+}
+
+// build makes the model of what the commit log holds; it takes rec over.
+func (e *Engine) build(rec checkpoint.Recovered) (_ *loaded, err error) {
 	was, is := rec.Latest().Algorithm, e.cfg.Algorithm
 	if was.Downlink.Transform != is.Downlink.Transform {
 		rec.Close()
@@ -109,13 +128,7 @@ func (e *Engine) load() (_ *loaded, err error) {
 	if got := hex.EncodeToString(m.digest[:]); got != latest.Digest {
 		return nil, fmt.Errorf("recovered version %d has digest %s, its manifest says %s: bring the data folder back from a copy, or move the commits after the last good version away", m.version, got, latest.Digest)
 	}
-	e.log.Info("recovered", "version", m.version, "digest", latest.Digest[:12], "snapshot", rec.Snapshot.Version, "commits", len(rec.Commits))
-	l := &loaded{model: m, manifests: append([]checkpoint.Manifest{rec.Snapshot}, rec.Commits...)}
-	if l.known, err = e.store.Manifests(0); err != nil {
-		// They serve only to tell an old update that it was counted.
-		e.log.Warn("older commits cannot be read", "error", err)
-	}
-	return l, nil
+	return &loaded{model: m, manifests: append([]checkpoint.Manifest{rec.Snapshot}, rec.Commits...)}, nil
 }
 
 // install makes what was loaded the engine's.
@@ -160,6 +173,9 @@ func (m *model) close() {
 // replay makes one commit anew: with a lossy downlink by merging the archived
 // updates again, which also gives the residual; else by applying its delta.
 func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
+	if man.Kind == checkpoint.KindRollback {
+		return nil // the state is the one it goes back to
+	}
 	if man.Algorithm.Downlink.Lossless() {
 		delta, size, _, err := e.store.OpenDelta(man.Version)
 		if err != nil {

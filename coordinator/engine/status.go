@@ -35,6 +35,13 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 		},
 		SignalsUnixMs: now.UnixMilli(), Data: e.dataStatus(),
 	}
+	note := e.evaluationNote(ms.Evaluation)
+	for _, also := range []string{note, e.rollbacks.failed} {
+		if also != "" {
+			st.Message += "; " + also
+		}
+	}
+	st.Gate, st.LastRollback = e.gateStatus(note), e.rollbackStatus()
 	if e.cfg.Suspended && ms.Phase == v1alpha1.FederationPaused {
 		st.Message = suspended
 	}
@@ -71,8 +78,8 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 	out := &coordinatorv1.SiteStatus{
 		Name: s.Name, Phase: string(s.Phase), Reason: string(s.Reason), Message: s.Message,
 		Membership: membershipProto(s.Membership), SinceUnixMs: milli(s.Since), Signal: e.wishes.signals[s.Name],
-		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
 		FirstStepSeconds:  e.firstStep(s.Name),
+		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
 	}
 	for _, ses := range sessions {
 		hb := ses.Last

@@ -181,6 +181,9 @@ func pullHeader(f *logFile) (*coordinatorv1.PullHeader, error) {
 	h := &coordinatorv1.PullHeader{
 		Version: f.manifest.Version, PayloadBytes: uint64(f.size), Digest: digest, Round: f.manifest.Round, Algorithm: f.manifest.Algorithm.ToProto(),
 	}
+	if r := f.manifest.Rollback; r != nil {
+		h.RolledBack = r.Version
+	}
 	for _, m := range f.manifest.Members {
 		h.UpdateIds = append(h.UpdateIds, m.UpdateID)
 	}

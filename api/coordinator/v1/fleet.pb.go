@@ -2112,7 +2112,10 @@ type PullHeader struct {
 	Round     uint64     `protobuf:"varint,4,opt,name=round,proto3" json:"round,omitempty"`
 	Algorithm *Algorithm `protobuf:"bytes,5,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
 	// Updates that the commit has merged.
-	UpdateIds     []string `protobuf:"bytes,6,rep,name=update_ids,json=updateIds,proto3" json:"update_ids,omitempty"`
+	UpdateIds []string `protobuf:"bytes,6,rep,name=update_ids,json=updateIds,proto3" json:"update_ids,omitempty"`
+	// The newest rollback up to this version; 0 for none. A replica of before it
+	// forgets what it has not sent: that is work on a state that was given up.
+	RolledBack    uint64 `protobuf:"varint,7,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2187,6 +2190,13 @@ func (x *PullHeader) GetUpdateIds() []string {
 		return x.UpdateIds
 	}
 	return nil
+}
+
+func (x *PullHeader) GetRolledBack() uint64 {
+	if x != nil {
+		return x.RolledBack
+	}
+	return 0
 }
 
 // PushRequest: see PullResponse on payload.
@@ -2966,7 +2976,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PullHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xda\x01\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xfb\x01\n" +
 	"\n" +
 	"PullHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12#\n" +
@@ -2975,7 +2985,9 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x05round\x18\x04 \x01(\x04R\x05round\x12@\n" +
 	"\talgorithm\x18\x05 \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithm\x12\x1d\n" +
 	"\n" +
-	"update_ids\x18\x06 \x03(\tR\tupdateIds\"\x94\x01\n" +
+	"update_ids\x18\x06 \x03(\tR\tupdateIds\x12\x1f\n" +
+	"\vrolled_back\x18\a \x01(\x04R\n" +
+	"rolledBack\"\x94\x01\n" +
 	"\vPushRequest\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PushHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +

@@ -249,23 +249,25 @@ const (
 
 // What a federation does or waits for, and how a round ended.
 const (
-	ReasonWaitingForModel    Reason = "WaitingForModel"
-	ReasonWaitingForSites    Reason = "WaitingForSites"
-	ReasonQuorumLost         Reason = "QuorumLost"
-	ReasonPaused             Reason = "Paused"
-	ReasonCompleted          Reason = "Completed"
-	ReasonCollecting         Reason = "Collecting"
-	ReasonCommitting         Reason = "Committing"
-	ReasonCommitted          Reason = "Committed"
+	ReasonWaitingForModel Reason = "WaitingForModel"
+	ReasonWaitingForSites Reason = "WaitingForSites"
+	ReasonQuorumLost      Reason = "QuorumLost"
+	ReasonPaused          Reason = "Paused"
+	ReasonCompleted       Reason = "Completed"
+	ReasonCollecting      Reason = "Collecting"
+	ReasonCommitting      Reason = "Committing"
+	ReasonCommitted       Reason = "Committed"
 	// ReasonRolledBack: the model is that of an older version again.
 	ReasonRolledBack Reason = "RolledBack"
+	// ReasonVersionNotKept: a version that is wanted is not in the commit log.
+	ReasonVersionNotKept Reason = "VersionNotKept"
 	// ReasonEvaluationWorse: the held-out loss is worse than the best by more than
 	// the gate's margin.
 	ReasonEvaluationWorse Reason = "EvaluationWorse"
 	// ReasonTooManyRollbacks: one bad version after the other.
 	ReasonTooManyRollbacks Reason = "TooManyRollbacks"
 	// ReasonDataExhausted: what is left of the pass is leased to others.
-	ReasonDataExhausted Reason = "DataExhausted"
+	ReasonDataExhausted      Reason = "DataExhausted"
 	ReasonRoundDeadline      Reason = "RoundDeadline"
 	ReasonTooFewUpdates      Reason = "TooFewUpdates"
 	ReasonNothingToMerge     Reason = "NothingToMerge"
@@ -296,7 +298,7 @@ const (
 	ReasonConflictingUpdate Reason = "ConflictingUpdate"
 	ReasonAlreadySeeded     Reason = "AlreadySeeded"
 	// ReasonDataNotLeased: it used samples that were not leased to it.
-	ReasonDataNotLeased Reason = "DataNotLeased"
-	ReasonTrainerFailed     Reason = "TrainerFailed"
-	ReasonTrainerTimeout    Reason = "TrainerTimeout"
+	ReasonDataNotLeased  Reason = "DataNotLeased"
+	ReasonTrainerFailed  Reason = "TrainerFailed"
+	ReasonTrainerTimeout Reason = "TrainerTimeout"
 )
