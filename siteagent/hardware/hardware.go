@@ -71,7 +71,11 @@ func Inspect(ctx context.Context, n NVML) machine.Report {
 
 // below is the tree of files under a folder.
 func below(root string) tree.Tree {
-	return tree.Tree{FS: os.DirFS(root), Allowed: func(name string) bool { return allowed(filepath.Join(root, name)) }}
+	return tree.Tree{
+		FS:      os.DirFS(root),
+		Allowed: func(name string) bool { return allowed(filepath.Join(root, name)) },
+		Log:     kernelLog,
+	}
 }
 
 func inspect(t tree.Tree, affinity int, ask func() (nvml.Inventory, error)) machine.Report {

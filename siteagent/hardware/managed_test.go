@@ -226,3 +226,23 @@ func TestFactsCarryErrorsFirstAndNotWithoutEnd(t *testing.T) {
 		t.Errorf("%q", one)
 	}
 }
+
+func TestErrorsInTheKernelsLogAreOfTheirGPU(t *testing.T) {
+	tr := on(nvidia8("10DE:20B2", a100))
+	tr.Log = func() string {
+		return "4,1,2,-;NVRM: Xid (PCI:0000:0F:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n" +
+			"4,2,3,-;NVRM: Xid (PCI:0000:0f:00): 79, pid=1\n4,3,4,-;NVRM: Xid (PCI:0000:07:00): 31, pid=4711, name=python3, Ch 00000008\n4,4,5,-;NVRM: Xid (PCI:0000:47:00.0): 94, x\nNVRM: Xid (PCI:\n"
+	}
+	r := inspect(tr, 192, answering(dgx(a100), nil))
+	got := make([]string, 0, len(r.Problems))
+	for _, p := range r.Problems {
+		got = append(got, p.Device+" "+p.What)
+	}
+	want := []string{
+		"0000:0f:00.0 the kernel's log has Xid errors of the GPU: 79 (the GPU has fallen off the bus)",
+		"0000:47:00.0 the kernel's log has Xid errors of the GPU: 94 (contained memory error)",
+	}
+	if !slices.Equal(got, want) || r.GPUs[0].Health != machine.OK || r.GPUs[1].Health != machine.Degraded || !r.GPUs[1].Usable {
+		t.Errorf("%q", got)
+	}
+}

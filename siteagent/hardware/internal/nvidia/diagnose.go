@@ -29,6 +29,10 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 	}
 	granted := anyGranted(gpus)
 	listed := len(t.List(proc, "gpus")) > 0
+	var xids map[string][]int
+	if t.Log != nil {
+		xids = parseXids(t.Log())
+	}
 	for i := range gpus {
 		g := &gpus[i]
 		g.Health = machine.Unusable
@@ -65,6 +69,7 @@ func diagnose(t tree.Tree, host machine.Report, gpus []machine.GPU, infos map[st
 			g.Health = machine.Degraded
 			say(machine.Warning, g.Address, fmt.Sprintf("the PCIe link has %d of %d lanes", now, could), "reseat the card or check the riser; a slot may have fewer lanes than its size")
 		}
+		judgeXids(xids[g.Address], g, say)
 		if !g.Usable {
 			g.Health = machine.Unusable
 		}

@@ -29,6 +29,7 @@ func TestWhatTheDriverDoesNotKnowIsLeftOut(t *testing.T) {
 func FuzzParsers(f *testing.F) {
 	f.Add("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.58.02  Release Build\n")
 	f.Add("Model: \t\t NVIDIA H100\nDevice Minor: \t 0\n")
+	f.Add("4,1234,567,-;NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n")
 	f.Add(`{"cuda": {"version": "12.4.1"}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		if v, _ := parseVersion(text); v != "" && (!isVersion(v) || !strings.Contains(text, v)) {
@@ -38,5 +39,10 @@ func FuzzParsers(f *testing.F) {
 			t.Errorf("%+v", i)
 		}
 		parseToolkit(text)
+		for address, numbers := range parseXids(text) {
+			if len(numbers) == 0 || len(numbers) > mostXids || !strings.Contains(address, ".") {
+				t.Errorf("%q: %v", address, numbers)
+			}
+		}
 	})
 }

@@ -24,6 +24,8 @@ type Tree struct {
 	// Allowed says whether the process may read and write a file that exists,
 	// without opening it: opening a GPU's node may wake the GPU.
 	Allowed func(name string) bool
+	// Log is the kernel's log as far as it can be read; may be nil.
+	Log func() string
 }
 
 // Text of a file without surrounding space.

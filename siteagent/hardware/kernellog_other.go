@@ -1,0 +1,5 @@
+//go:build !linux
+
+package hardware
+
+func kernelLog() string { return "" }
