@@ -283,7 +283,7 @@ class Round:
 
     def submit(
         self,
-        state_dict: Mapping[str, Any] | None = None,
+        state_dict: Mapping[str, Any] | safetensors.File | None = None,
         *,
         loss: float | None = None,
         samples: int | None = None,
@@ -295,9 +295,11 @@ class Round:
         them any more, which is no error.
 
         The weights keep the names and shapes of :meth:`state_dict`; floats may
-        be of another width. Under torchrun all ranks call it, rank 0's weights
-        count. Evaluations submit ``loss`` and ``metrics`` only. ``loss``,
-        ``samples`` and ``steps`` override what :meth:`step` has counted, ``consumed`` which samples of
+        be of another width. A :class:`girassol.safetensors.File` in the work
+        folder, written and checked by another process, goes on as it is. Under
+        torchrun all ranks call it, rank 0's weights count. Evaluations submit
+        ``loss`` and ``metrics`` only. ``loss``, ``samples`` and ``steps``
+        override what :meth:`step` has counted, ``consumed`` which samples of
         :attr:`data` the steps used: ``(begin, end)`` or ``(begin, end, pass)`` each.
         """
         if self._stalled:
@@ -333,7 +335,7 @@ class Round:
         return bool(taken)
 
     def _submit(
-        self, state_dict: Mapping[str, Any] | None, loss: float | None, samples: int, metrics: Mapping[str, float] | None,
+        self, state_dict: Mapping[str, Any] | safetensors.File | None, loss: float | None, samples: int, metrics: Mapping[str, float] | None,
         used: list[Sequence[int]],
     ) -> bool:
         body: dict[str, Any] = {"steps": self.steps, "samples": samples}
@@ -360,8 +362,7 @@ class Round:
                 raise UsageError(f"{self.steps} steps on {samples} samples: samples are the update's weight, give their number")
             if consumed := self._consumed(used):
                 body["consumed"] = consumed
-            self._write(state_dict)
-            body["path"] = self.result_path
+            body["path"] = self._written(state_dict)
         if loss is not None and math.isfinite(loss):
             body["loss"] = float(loss)
         given = self._metrics(metrics)
@@ -369,13 +370,18 @@ class Round:
             body["metrics"] = given
         return self._deliver(body)
 
-    def _write(self, state_dict: Mapping[str, Any]) -> None:
-        specs = _layout.specs_of(state_dict)
+    def _written(self, state_dict: Mapping[str, Any] | safetensors.File) -> str:
+        """Path of the file that has the weights."""
         with safetensors.File(self.model_path) as start:
+            if isinstance(state_dict, safetensors.File):
+                _layout.check_layout(state_dict.specs, start.specs)
+                return state_dict.path
+            specs = _layout.specs_of(state_dict)
             _layout.check_layout(specs, start.specs)
             _layout.check_finite(state_dict)
             _layout.check_swapped(state_dict, start)
             safetensors.save(self.result_path, state_dict)
+        return self.result_path
 
     def _used(self, consumed: Iterable[Sequence[int]] | None) -> list[Sequence[int]]:
         """Samples of the data that the steps have used, of all ranks."""
