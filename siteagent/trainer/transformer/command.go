@@ -39,7 +39,11 @@ text files, and keeps its optimizer state between tasks. An agent that starts
 it sets ` + trainerv1.EnvSocket + ` and ` + trainerv1.EnvWorkDir + `.
 
 A task's config may set lr, beta1, beta2, weight_decay, clip, warmup,
-total_samples and lr_floor for that task; they mean what the flags mean.`,
+total_samples and lr_floor for that task; they mean what the flags mean.
+
+Where the federation counts samples (spec.data), a sample is a window of --context
+bytes of the text, which must be the same at all sites: spec.data.samples is the
+number of samples that the trainer logs at its start.`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -68,7 +72,7 @@ total_samples and lr_floor for that task; they mean what the flags mean.`,
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			log.Info("trainer is up", "parameters", t.model.layout.Parameters(), "bytes", corpus.Len(),
+			log.Info("trainer is up", "parameters", t.model.layout.Parameters(), "bytes", corpus.Len(), "samples", corpus.Windows(cfg.Context),
 				"files", corpus.Files, "skipped", corpus.Skipped, "socket", socket)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, os.Interrupt)
 			defer stop()

@@ -47,7 +47,8 @@ func (p *Process) Run(ctx context.Context) error {
 // is as safe as any other's: the shortest of three, because the first one warms
 // the caches.
 func (p *Process) calibrate() {
-	before := *p.Trainer.pcg
+	before, t := *p.Trainer.pcg, p.Trainer
+	t.corpus.sample(t.rng, t.model.tmp.inputs, t.model.tmp.targets, t.model.cfg.Context)
 	shortest := time.Duration(math.MaxInt64)
 	for range 3 {
 		start := time.Now()
@@ -105,6 +106,7 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 		sum      float64
 		start    = time.Now()
 		reported = start
+		data     = newLease(t.Data)
 	)
 	for t.MaxSteps == 0 || res.Steps < t.MaxSteps {
 		begin := time.Now()
@@ -117,12 +119,15 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 			}
 			break
 		}
-		loss := p.Trainer.Step()
+		loss, n := p.step(data)
+		if n == 0 {
+			break // its data is used up
+		}
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
 			return res, fmt.Errorf("transformer: loss %v in step %d: lower the learning rate (%g)", loss, res.Steps+1, o.LR)
 		}
 		res.Steps++
-		res.Samples += uint64(p.Trainer.model.cfg.TokensPerStep())
+		res.Samples += uint64(n)
 		sum += loss
 		now := time.Now()
 		p.pace.took(now.Sub(begin))
@@ -143,7 +148,7 @@ func (p *Process) train(ctx context.Context, t trainerv1.Task, report client.Rep
 	}
 	seconds := time.Since(start).Seconds()
 	mean := sum / float64(res.Steps)
-	res.Loss, res.Path = &mean, t.ResultPath
+	res.Loss, res.Path, res.Consumed = &mean, t.ResultPath, data.consumed()
 	res.Metrics = map[string]float64{
 		"samples_per_second": float64(res.Samples) / seconds,
 		"step_seconds":       seconds / float64(res.Steps),

@@ -39,22 +39,27 @@ func NewTrainer(cfg Config, corpus *Corpus, seed uint64) (*Trainer, error) {
 // it, in nats per byte. If that is not finite the weights stay as they are.
 func (t *Trainer) Step() float64 {
 	m := t.model
+	t.corpus.sample(t.rng, m.tmp.inputs, m.tmp.targets, m.cfg.Context)
+	return t.step(m.cfg.TokensPerStep())
+}
+
+// step is an optimizer step on the batch in place, of n different tokens.
+func (t *Trainer) step(n int) float64 {
+	m := t.model
 	loss := t.gradient()
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
 		return loss
 	}
-	n := uint64(m.cfg.TokensPerStep())
 	t.opt.step(m.theta, m.grad, t.settings, t.position)
 	m.refresh()
-	t.tokens += n
-	t.position += n
+	t.tokens += uint64(n)
+	t.position += uint64(n)
 	return loss
 }
 
-// gradient draws a batch and fills the model's gradient for it.
+// gradient fills the model's gradient for the batch in place.
 func (t *Trainer) gradient() float64 {
 	m := t.model
-	t.corpus.sample(t.rng, m.tmp.inputs, m.tmp.targets, m.cfg.Context)
 	m.forward()
 	loss := m.loss(true) / float64(m.cfg.TokensPerStep())
 	m.backward()
