@@ -20,6 +20,7 @@ import (
 // client of a double with a behaviour.
 func client(t *testing.T, behaviour string, o Options) (c *Client, dir string) {
 	t.Helper()
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each child takes a second to end
 	dir = t.TempDir()
 	o.Path, o.Library = os.Args[0], behaviour+":"+dir
 	c = New(o)

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"girassol.dev/siteagent/nvml"
 )
@@ -10,7 +11,7 @@ import (
 // madeUp is a library without a driver.
 type madeUp struct {
 	openError, closeError error
-	opened, closed        int
+	opened, closed        atomic.Int32
 	count                 error // of Count
 	devices               []*gpu
 }
@@ -19,16 +20,16 @@ func (m *madeUp) Open() error {
 	if m.openError != nil {
 		return m.openError
 	}
-	m.opened++
+	m.opened.Add(1)
 	return nil
 }
 
 func (m *madeUp) Close() error {
-	m.closed++
+	m.closed.Add(1)
 	return m.closeError
 }
 
-func (m *madeUp) open() bool                      { return m.opened > m.closed }
+func (m *madeUp) open() bool                      { return m.opened.Load() > m.closed.Load() }
 func (m *madeUp) DriverVersion() (string, error)  { return "550.90.07", nil }
 func (m *madeUp) LibraryVersion() (string, error) { return "", unsupported }
 func (m *madeUp) CUDAVersion() (int, error)       { return 12040, nil }

@@ -44,11 +44,10 @@ func (r Reader) manage(gpus []machine.GPU) management {
 	}
 	var nameless []nvml.GPU
 	for _, g := range m.inv.GPUs {
-		switch address := strings.ToLower(g.Address); {
-		case address == "":
-			nameless = append(nameless, g)
-		default:
+		if address := strings.ToLower(g.Address); address != "" {
 			m.gpus[address] = g
+		} else {
+			nameless = append(nameless, g)
 		}
 	}
 	m.place(nameless, gpus)
