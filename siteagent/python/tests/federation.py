@@ -3,6 +3,8 @@ where a Go toolchain is present."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import shutil
@@ -40,8 +42,21 @@ metadata: {name: lisboa}
 """
 
 
+@functools.lru_cache(None)
+def binaries() -> str:
+    """Folder of the built commands, for all tests of the process."""
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None or not os.path.exists(os.path.join(REPOSITORY, "go.mod")):
+        raise unittest.SkipTest("a real federation: no Go toolchain, or not in a checkout of the repository")
+    folder = tempfile.mkdtemp(prefix="girassol-bin-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    commands = ["./coordinator/cmd/coordinator", "./coordinator/cmd/girassol", "./siteagent/cmd/agent"]
+    subprocess.run([go, "build", "-o", folder, *commands], cwd=REPOSITORY, check=True)
+    return folder
+
+
 class FederationCase(Case):
-    """A test with a coordinator that takes two sites."""
+    """A test with a coordinator."""
 
     bin = ""
     script = ""
@@ -50,13 +65,7 @@ class FederationCase(Case):
 
     @classmethod
     def setUpClass(cls) -> None:
-        go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-        if go is None or not os.path.exists(os.path.join(REPOSITORY, "go.mod")):
-            raise unittest.SkipTest("a real federation: no Go toolchain, or not in a checkout of the repository")
-        cls.bin = tempfile.mkdtemp(prefix="girassol-bin-")
-        cls.addClassCleanup(shutil.rmtree, cls.bin)
-        commands = ["./coordinator/cmd/coordinator", "./coordinator/cmd/girassol", "./siteagent/cmd/agent"]
-        subprocess.run([go, "build", "-o", cls.bin, *commands], cwd=REPOSITORY, check=True)
+        cls.bin = binaries()
 
     def setUp(self) -> None:
         super().setUp()
@@ -71,21 +80,25 @@ class FederationCase(Case):
         self.start("coordinator", "--config", self.path("federation.yaml"), "--data", self.path("c"), "--listen", self.address, "--heartbeat", "1s")
 
     def end(self) -> None:
+        """Kill all; an agent's trainer dies with it."""
         for p in reversed(self.processes):
             p.kill()
             p.wait()
+        self.processes.clear()
 
-    def start(self, command: str, *args: str) -> subprocess.Popen[bytes]:
-        with open(self.path("log"), "ab") as log:
-            p = subprocess.Popen([os.path.join(self.bin, command), *args], stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": SRC})
+    def start(self, command: str, *args: str, log: str = "log") -> subprocess.Popen[bytes]:
+        env = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
+        with open(self.path(log), "ab") as out:
+            p = subprocess.Popen([os.path.join(self.bin, command), *args], stdout=out, stderr=out, env=env)
         self.processes.append(p)
         return p
 
-    def agent(self, site: str) -> subprocess.Popen[bytes]:
-        trainer = ["--", sys.executable, self.path("train.py"), site, self.work]
+    def agent(self, site: str, *trainer: str, federation: str = "lm", log: str = "log") -> subprocess.Popen[bytes]:
+        """An agent of the site, with train.py or another trainer."""
+        trainer = trainer or (sys.executable, self.path("train.py"), site, self.work)
         return self.start(
-            "agent", "--coordinator", self.address, "--federation", "lm", "--site", site, "--data", self.path(site),
-            "--retry-max", "1s", "--grace", "20s", *trainer,
+            "agent", "--coordinator", self.address, "--federation", federation, "--site", site, "--data", self.path(site),
+            "--retry-max", "1s", "--grace", "20s", "--", *trainer, log=log,
         )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
@@ -102,9 +115,9 @@ class FederationCase(Case):
             time.sleep(0.1)
         self.fail(f"{what}: not within {PATIENCE:.0f} s\n{json.dumps(self.status(), indent=1)[:3000]}\n{self.log()[-5000:]}")
 
-    def log(self) -> str:
-        """What all processes wrote."""
-        return contents(self.path("log")).decode(errors="replace")
+    def log(self, name: str = "log") -> str:
+        """What all processes wrote, or those with a log of that name."""
+        return contents(self.path(name)).decode(errors="replace")
 
     def version(self) -> int:
         return int(self.status().get("version") or 0)
