@@ -105,6 +105,10 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		}
 		return nil, refused(reason, "round %d does not expect this update of %s", h.GetRound(), s.Member)
 	}
+	if h.GetEvaluation() != nil && h.GetPayloadBytes() == 0 {
+		e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
+		return nil, refused(v1alpha1.ReasonNothingToMerge, "the evaluation is taken; no update came with it")
+	}
 	if res := cmp.Or(e.checkHeader(h), e.checkData(s.Member, h)); res != nil {
 		if !retryable(v1alpha1.Reason(res.GetReason())) {
 			e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))

@@ -233,7 +233,7 @@ func (a *Agent) committed(c *coordinatorv1.Committed) {
 		a.log.Info("round void", "round", c.GetRound(), "reason", c.GetReason(), "message", c.GetMessage())
 		a.orders.void = c.GetRound()
 	} else {
-		a.log.Info("committed", "round", c.GetRound(), "version", c.GetVersion())
+		a.log.Info("committed", "round", c.GetRound(), "version", c.GetVersion(), "reason", c.GetReason(), "message", c.GetMessage())
 		a.orders.target = &target{version: c.GetVersion(), digest: c.GetDigest()}
 		a.orders.seed = false
 	}

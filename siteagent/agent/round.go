@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -81,25 +82,35 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 	files := a.files(g)
 	defer files.remove()
 	evaluation := a.evaluate(c, g, files)
+	u, res, err := a.trained(c, g, files, rho, evaluation, energy)
+	if err != nil {
+		a.tellEvaluation(c, g, evaluation)
+		return res.Steps, res.Samples, err
+	}
+	return res.Steps, res.Samples, a.upload(c, g, u)
+}
+
+// trained makes an update of the grant's steps, which lies ready to be sent.
+func (a *Agent) trained(c roundContext, g *grant, files workFiles, rho float64, evaluation *replica.Evaluation, energy *roundEnergy) (*replica.Update, trainerv1.Result, error) {
 	t := newTraining(a.cfg.Replica.State())
 	defer t.free()
 	if err := t.begin(a.cfg.Replica, rho, files.model); err != nil {
-		return 0, 0, err
+		return nil, trainerv1.Result{}, err
 	}
 	outcome, err := a.train(c, g, files)
 	if err != nil {
 		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
-		return 0, 0, err
+		return nil, trainerv1.Result{}, err
 	}
 	res := outcome.Result
 	if res.Steps == 0 || res.Samples == 0 {
 		a.metrics.rounds.WithLabelValues(outcomeEmpty).Inc()
-		return res.Steps, res.Samples, fmt.Errorf("agent: %d steps over %d samples, nothing to report", res.Steps, res.Samples)
+		return nil, res, fmt.Errorf("agent: %d steps over %d samples, nothing to report", res.Steps, res.Samples)
 	}
 	if err := t.end(outcome); err != nil {
 		a.noteMismatch(err)
 		a.metrics.rounds.WithLabelValues(outcomeFailed).Inc()
-		return 0, 0, err
+		return nil, trainerv1.Result{}, err
 	}
 	joules, source := energy.read(a.log.With("round", g.GetRound()))
 	u, err := a.cfg.Replica.Stage(replica.Update{
@@ -108,11 +119,7 @@ func (a *Agent) roundWork(c roundContext, g *grant) (steps, samples uint64, err 
 		TrainingSeconds: outcome.Seconds(), EnergyJoules: joules, EnergySource: source, Agreement: a.cfg.Replica.Agreement(), Evaluation: evaluation,
 		Consumed: res.Consumed,
 	}, t.work)
-	if err != nil {
-		return res.Steps, res.Samples, err
-	}
-	t.free()
-	return res.Steps, res.Samples, a.upload(c, g, u)
+	return u, res, err
 }
 
 // reachBase syncs to the grant's base version before its stop time.
@@ -211,6 +218,23 @@ func (a *Agent) evaluate(c roundContext, g *grant, files workFiles) *replica.Eva
 		e.Loss = res.Loss
 	}
 	return e
+}
+
+// tellEvaluation sends a held-out result that no update carries, since training on
+// the model that was evaluated failed: where it diverged, the result is what says so.
+func (a *Agent) tellEvaluation(c roundContext, g *grant, e *replica.Evaluation) {
+	if e == nil {
+		return
+	}
+	ctx, cancel := context.WithDeadlineCause(c.work, g.collect, errPushLate)
+	defer cancel()
+	u := replica.Update{UpdateID: newID(), Round: g.GetRound(), BaseVersion: g.GetBaseVersion(), Evaluation: e}
+	res, err := a.deliver(ctx, u.Header(a.cfg.Replica.State().Layout.Digest()), strings.NewReader(""))
+	if err != nil {
+		a.log.Warn("evaluation not told", "round", g.GetRound(), "error", err)
+		return
+	}
+	a.log.Info("evaluation told without an update", "round", g.GetRound(), "answer", res.GetReason(), "message", res.GetMessage())
 }
 
 // workFiles are a round's files in the folder that the trainer sees.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 	"girassol.dev/internal/replica"
@@ -18,7 +19,7 @@ import (
 // Install takes over a downloaded state (a safetensors file, on the same file
 // system as the replica). The residual stays, unless the model is another one. A
 // pending update whose commit was passed over counts as merged when it had been
-// accepted, else it stays in u.
+// accepted, else it stays in u. After a rollback both are forgotten.
 func (r *Replica) Install(m Manifest, path string) error {
 	want := m.Digest
 	f, err := tensor.OpenFile(path)
@@ -44,13 +45,28 @@ func (r *Replica) Install(m Manifest, path string) error {
 	r.forget()
 	r.state, r.digest = st, want
 	rec := r.rec
-	if u := r.Pending(); u != nil && m.Version > u.BaseVersion {
+	if m.RolledBack > rec.Version {
+		r.forgetUnsent(&rec, m)
+	} else if u := r.Pending(); u != nil && m.Version > u.BaseVersion {
 		merged := m.lists(u.UpdateID) || m.Version > u.BaseVersion+1 && u.Accepted
 		r.resolve(&rec, merged, "full pull of version", m.Version)
 	}
 	rec.Version, rec.Round, rec.Digest = m.Version, m.Round, m.digestText()
 	rec.Agreement = nil // there is no delta to measure it on
 	return r.change(rec, changes{snapshot: path})
+}
+
+// forgetUnsent begins u and the pending update anew after a rollback: they are work
+// on a state that was given up, and may be what has spoiled it.
+func (r *Replica) forgetUnsent(rec *record, m Manifest) {
+	rec.Update, rec.Agreement = nil, nil
+	if r.residual == nil {
+		return
+	}
+	r.log.Warn("the federation went back to an older version, unsent work is forgotten",
+		"reason", v1alpha1.ReasonRolledBack, "version", m.RolledBack, "held", rec.Version, "norm", r.residual.Norm())
+	clear(r.residual.Vector())
+	r.residualStale, r.lastNorm = true, 0
 }
 
 // Apply steps the replica with a downloaded delta. ErrDiverged leaves it without

@@ -18,12 +18,14 @@ type Manifest struct {
 	Algorithm algorithm.Parameters
 	// UpdateIDs that the commit has merged.
 	UpdateIDs []string
+	// RolledBack is the newest rollback up to Version, 0 for none.
+	RolledBack uint64
 }
 
 // ParseManifest reads a pull's header and refuses one without a usable digest or
 // algorithm.
 func ParseManifest(h *coordinatorv1.PullHeader) (Manifest, error) {
-	m := Manifest{Version: h.GetVersion(), Round: h.GetRound(), UpdateIDs: h.GetUpdateIds()}
+	m := Manifest{Version: h.GetVersion(), Round: h.GetRound(), UpdateIDs: h.GetUpdateIds(), RolledBack: h.GetRolledBack()}
 	if len(h.GetDigest()) != len(m.Digest) {
 		return m, fmt.Errorf("replica: manifest of version %d: a digest of %d bytes is no SHA-256", m.Version, len(h.GetDigest()))
 	}
