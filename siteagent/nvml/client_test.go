@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -218,7 +219,9 @@ func TestACallerMayLeaveAndTheNextGetsItsOwnAnswer(t *testing.T) {
 }
 
 func TestARequestOwedForTooLongCountsAsHung(t *testing.T) {
-	c, dir := client(t, "hang", Options{Timeout: 100 * time.Millisecond})
+	c, dir := client(t, "hang", Options{Timeout: time.Hour})
+	var passed atomic.Int64
+	c.now = func() time.Time { return time.Unix(0, passed.Load()) }
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -228,11 +231,21 @@ func TestARequestOwedForTooLongCountsAsHung(t *testing.T) {
 	until(t, "the child has the request", func() bool { return slices.Contains(notes(t, dir), string(OpSample)) })
 	leave()
 	<-done
-	// Whether the first or a later one finds out, nobody waits without end.
-	until(t, "somebody is told", func() bool {
-		_, err := c.Sample(t.Context())
-		return code(err) == Hung
+	passed.Add(int64(time.Hour))
+	// The next caller need not wait another hour, and gets a new child.
+	ctx, leave = context.WithCancel(t.Context())
+	go func() {
+		_, err := c.Sample(ctx)
+		done <- err
+	}()
+	until(t, "there is a second child", func() bool {
+		return slices.IndexFunc(notes(t, dir)[1:], func(n string) bool { return strings.HasPrefix(n, "start=") }) >= 0
 	})
+	leave()
+	<-done
+	if c.last == nil || c.last.Code != Hung {
+		t.Errorf("the first child was ended for %v", c.last)
+	}
 }
 
 func TestCloseEndsARequestAtWork(t *testing.T) {
