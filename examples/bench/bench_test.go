@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +18,7 @@ import (
 
 // The test binary is its own coordinator, as the command is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == roleCoordinator {
+	if len(os.Args) > 1 && slices.Contains([]string{roleCoordinator, roleAgent, roleTrainer}, os.Args[1]) {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
@@ -159,6 +160,13 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		{"memory --snapshot-every 0", "--snapshot-every"},
 		{"wire --sites 1000", "--sites"},
 		{"wire --heartbeat 1ms", "--heartbeat"},
+		{"mixed --slow 1", "--slow"},
+		{"mixed --slow 1,0", "--slow"},
+		{"mixed --step 1us", "--step"},
+		{"mixed --noise 2", "--noise"},
+		{"mixed --local-steps 0", "--local-steps"},
+		{"mixed --rounds 2 --warm-up 2", "--rounds"},
+		{"mixed -o yaml", "--output"},
 		{"watch", "unknown command"},
 	} {
 		var out, log bytes.Buffer

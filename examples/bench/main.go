@@ -1,7 +1,8 @@
 // Command bench measures what a coordinator needs: memory for a number of
-// sites, and bytes on the wire per site and round. It starts real coordinator
-// processes (this same binary in that role) on loopback and speaks the Fleet
-// protocol to them as so many sites.
+// sites, and bytes on the wire per site and round; and how far apart sites of
+// unequal speed finish. It starts real coordinator processes (this same binary in
+// that role) on loopback and speaks the Fleet protocol to them as so many sites, or
+// starts real agents with trainers that are slowed.
 //
 // It owns synthetic models, synthetic members and the reading of /proc. It must
 // not hold any logic of rounds, merging or encoding: what it measures is the
@@ -25,8 +26,15 @@ import (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == roleCoordinator {
-		return runCoordinator(args[1:], stderr)
+	if len(args) > 0 {
+		switch args[0] {
+		case roleCoordinator:
+			return runCoordinator(args[1:], stderr)
+		case roleAgent:
+			return runAgent(args[1:], stderr)
+		case roleTrainer:
+			return runTrainer(args[1:], stderr)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -44,11 +52,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "bench",
-		Short:         "Measure a coordinator's memory and the bytes on the wire",
+		Short:         "Measure a coordinator's memory, the bytes on the wire and the spread of unequal sites",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(memoryCommand(), wireCommand())
+	cmd.AddCommand(memoryCommand(), wireCommand(), mixedCommand())
 	return cmd
 }
 

@@ -138,6 +138,11 @@ var strategies = map[string]v1alpha1.Strategy{
 // writeFederation writes the coordinator's configuration: all sites always in,
 // no signal, and times that no run reaches.
 func writeFederation(path, strategy, model string, sites int) error {
+	return writeFederationWith(path, strategy, model, sites, func(*v1alpha1.FederationSpec) {})
+}
+
+// writeFederationWith changes the specification before it is written.
+func writeFederationWith(path, strategy, model string, sites int, change func(*v1alpha1.FederationSpec)) error {
 	var docs []byte
 	add := func(object any) error {
 		b, err := yaml.Marshal(object)
@@ -161,6 +166,7 @@ func writeFederation(path, strategy, model string, sites int) error {
 	for i := range sites {
 		fed.Spec.Sites = append(fed.Spec.Sites, v1alpha1.SiteReference{Name: siteName(i)})
 	}
+	change(&fed.Spec)
 	if err := add(fed); err != nil {
 		return err
 	}

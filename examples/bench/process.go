@@ -55,6 +55,11 @@ type coordinator struct {
 
 // startCoordinator returns once the process takes connections.
 func startCoordinator(ctx context.Context, args ...string) (*coordinator, error) {
+	return startWatchedCoordinator(ctx, func([]byte) {}, args...)
+}
+
+// startWatchedCoordinator shows watch each line of the log.
+func startWatchedCoordinator(ctx context.Context, watch func(line []byte), args ...string) (*coordinator, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -76,7 +81,7 @@ func startCoordinator(ctx context.Context, args ...string) (*coordinator, error)
 	serves := make(chan string, 1)
 	go func() {
 		defer close(c.done)
-		c.read(log, serves)
+		c.read(log, serves, watch)
 		c.peaks.stop()
 		c.err = c.cmd.Wait()
 	}()
@@ -92,11 +97,12 @@ func startCoordinator(ctx context.Context, args ...string) (*coordinator, error)
 }
 
 // read keeps the end of the log and finds the address in it.
-func (c *coordinator) read(log io.Reader, serves chan<- string) {
+func (c *coordinator) read(log io.Reader, serves chan<- string, watch func(line []byte)) {
 	const keep = 30
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
+		watch(lines.Bytes())
 		var l struct{ Msg, Address string }
 		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "coordinator serves" {
 			serves <- l.Address
