@@ -1,6 +1,7 @@
 package chartstest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"girassol.dev/operator/testenv"
+	agentapp "girassol.dev/siteagent/app"
 )
 
 // agentValues are what charts/siteagent cannot do without.
@@ -74,7 +76,8 @@ trainer:
   volumes: [{name: data, mountPath: /data, claimName: corpus, readOnly: true}, {name: conf, mountPath: /conf, configMapName: conf}]
 metrics: {podMonitor: {enabled: true, interval: 15s}}
 `},
-	"agents in a mesh on CPUs": {"siteagent", strings.ReplaceAll(agentValues, "tls: {secretName: quebec}\nvendors: {nvidia: {enabled: true, gpus: 8}}", "insecure: true\nvendors: {cpu: {enabled: true}}")},
+	"agents that cap the power": {"siteagent", agentValues + "power: {capWatts: 450}"},
+	"agents in a mesh on CPUs":  {"siteagent", strings.ReplaceAll(agentValues, "tls: {secretName: quebec}\nvendors: {nvidia: {enabled: true, gpus: 8}}", "insecure: true\nvendors: {cpu: {enabled: true}}")},
 }
 
 func init() {
@@ -82,6 +85,30 @@ func init() {
 	v.values = strings.ReplaceAll(v.values, "vendors: {nvidia: {enabled: true, gpus: 8}}",
 		"vendors: {nvidia: {enabled: true, gpus: 8, runtimeClassName: nvidia}, amd: {enabled: true, supplementalGroups: [44, 992], tolerations: [{key: amd.com/gpu, operator: Exists}]}, cpu: {enabled: true}}")
 	variants["agents on three vendors"] = v
+}
+
+// A container's runtime hides powercap at its own place, and its class links into
+// its zones.
+func TestAgentsThatMeasureProcessorsReadTheNodesPowercapReadOnly(t *testing.T) {
+	o := into[appsv1.DaemonSet](t, find(t, objects(t, "siteagent", agentValues+"measureProcessors: true"), "DaemonSet", ""))
+	agent := o.Spec.Template.Spec.Containers[0]
+	if err := agentapp.Command().ParseFlags(agent.Args); err != nil || !slices.Contains(agent.Args, "--powercap-root=/host") {
+		t.Errorf("%v in %q", err, agent.Args)
+	}
+	sources := map[string]string{}
+	for _, v := range o.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			sources[v.Name] = v.HostPath.Path
+		}
+	}
+	if len(sources) != 2 {
+		t.Errorf("folders of the node: %v", sources)
+	}
+	for _, m := range agent.VolumeMounts {
+		if path, ok := sources[m.Name]; ok && (m.MountPath != "/host"+path || !m.ReadOnly) {
+			t.Errorf("%+v of %s", m, path)
+		}
+	}
 }
 
 func TestChartsPassHelmsLint(t *testing.T) {

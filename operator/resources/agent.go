@@ -21,6 +21,8 @@ const (
 	workFolder = "/girassol/shared"
 	socketPath = workFolder + "/run/trainer.sock"
 	dataFolder = "/var/lib/girassol"
+	// hostFolder is where parts of the node's file system are mounted.
+	hostFolder = "/host"
 )
 
 const (
@@ -85,6 +87,9 @@ func agent(in AgentInput) (*appsv1ac.DaemonSetApplyConfiguration, error) {
 	pod.WithImagePullSecrets(pullSecrets(f.Spec.Agent.ImagePullSecrets)...)
 	if len(vendor.SupplementalGroups) > 0 {
 		pod.SecurityContext.WithSupplementalGroups(vendor.SupplementalGroups...)
+	}
+	if f.Spec.Agent.MeasureProcessors {
+		mountPowercap(pod)
 	}
 	mountTLS(pod, f, SiteSecretName(f.Name, s.Name))
 	labels := AgentLabels(f.Name, s.Name, in.Vendor)
@@ -162,5 +167,23 @@ func agentArgs(in AgentInput, dataPath string, grace time.Duration) []string {
 		fmt.Sprintf("--metrics-listen=:%d", MetricsPort),
 		"--log-format=json",
 	}
+	if watts := in.Site.Spec.Power.CapWatts; watts > 0 {
+		args = append(args, fmt.Sprintf("--power-cap-watts=%d", watts))
+	}
+	if in.Federation.Spec.Agent.MeasureProcessors {
+		args = append(args, "--powercap-root="+hostFolder)
+	}
 	return append(append(args, linkArgs(in.Federation)...), redisArgs(in.Federation)...)
+}
+
+// mountPowercap gives the agent, the first container, the node's energy counters of
+// processors. Both folders keep their places below hostFolder, because the one
+// links into the other; at their own places the container runtime would hide them.
+func mountPowercap(pod *corev1ac.PodSpecApplyConfiguration) {
+	for _, v := range [...]struct{ name, folder string }{{"powercap-class", "/sys/class/powercap"}, {"powercap-zones", "/sys/devices/virtual/powercap"}} {
+		name, folder := v.name, v.folder
+		pod.Containers[0].WithVolumeMounts(mount(name, hostFolder+folder).WithReadOnly(true))
+		pod.WithVolumes(corev1ac.Volume().WithName(name).WithHostPath(corev1ac.HostPathVolumeSource().
+			WithPath(folder).WithType(corev1.HostPathUnset)))
+	}
 }

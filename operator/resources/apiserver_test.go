@@ -223,7 +223,7 @@ func TestPodsAreWithinTheRestrictedStandard(t *testing.T) {
 		"full":    {full, true},
 		"full, without folders of the node": {func() (*v1alpha1.Federation, []v1alpha1.Site) {
 			f, sites := full()
-			f.Spec.Agent.DataPath, f.Spec.Agent.Trainer.Volumes = "", f.Spec.Agent.Trainer.Volumes[:2]
+			f.Spec.Agent.DataPath, f.Spec.Agent.MeasureProcessors, f.Spec.Agent.Trainer.Volumes = "", false, f.Spec.Agent.Trainer.Volumes[:2]
 			return f, sites
 		}, false},
 	} {

@@ -68,6 +68,7 @@ func full() (*v1alpha1.Federation, []v1alpha1.Site) {
 			Resources:         v1alpha1.ResourcesSpec{Limits: map[string]resource.Quantity{"memory": resource.MustParse("16Gi")}},
 			WorkSize:          quantity("24Gi"),
 			DataPath:          "/srv/girassol",
+			MeasureProcessors: true,
 			PriorityClassName: "training",
 			ImagePullSecrets:  []v1alpha1.SecretReference{{Name: "pull"}},
 			Trainer: v1alpha1.TrainerSpec{
@@ -87,7 +88,7 @@ func full() (*v1alpha1.Federation, []v1alpha1.Site) {
 	}
 	sites[0].Spec = v1alpha1.SiteSpec{
 		Grid:  v1alpha1.GridSpec{GridSource: v1alpha1.GridSource{Provider: v1alpha1.GridWattTime, Region: "SOCO", Credentials: &v1alpha1.CredentialsSpec{Secret: &v1alpha1.SecretReference{Name: "watttime"}}}},
-		Nodes: &v1alpha1.NodesSpec{Vendor: v1alpha1.VendorAMD}, Power: v1alpha1.PowerSpec{TrainingWatts: 3000, PUE: quantity("1.2")}, Priority: 5,
+		Nodes: &v1alpha1.NodesSpec{Vendor: v1alpha1.VendorAMD}, Power: v1alpha1.PowerSpec{TrainingWatts: 3000, CapWatts: 450, PUE: quantity("1.2")}, Priority: 5,
 	}
 	sites[1].Spec.Power = v1alpha1.PowerSpec{TrainingWatts: 100, PUE: quantity("0.5")} // cannot be: the others train on
 	sites[1].Status.Phase = v1alpha1.SiteActive

@@ -143,6 +143,12 @@ type AgentSpec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || (self.startsWith('/') && self != '/' && !self.contains('..'))",message="dataPath is an absolute path below / without .."
 	DataPath string `json:"dataPath,omitempty"`
+	// MeasureProcessors mounts the node's /sys/class/powercap read-only into the agents'
+	// pods, where they read the processors' energy. The kernel lets only root read it:
+	// give it to group 65532 on the nodes (docs/energy.md). Pods with it are not within
+	// the Pod Security Standards baseline and restricted. GPUs are measured without.
+	// +optional
+	MeasureProcessors bool `json:"measureProcessors,omitempty"`
 	// PriorityClassName of the pods; not a system class.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
