@@ -12,7 +12,7 @@ const powercap = "sys/class/powercap"
 
 const raplPermission = "the kernel lets only root read it: run `chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj /sys/class/powercap/intel-rapl:*/*/energy_uj` as root at each boot, or give the agent CAP_DAC_READ_SEARCH"
 
-const raplMasked = "container runtimes hide powercap: mount the host's /sys/devices/virtual/powercap into the agent's container"
+const raplMasked = "container runtimes hide powercap: mount the host's /sys/class/powercap and /sys/devices/virtual/powercap below /host and say --powercap-root /host (on Kubernetes spec.agent.measureProcessors does it)"
 
 // RAPL reads the counters of processor packages and of their memory, which AMD's
 // and Intel's processors both show below intel-rapl. Cores and graphics are within

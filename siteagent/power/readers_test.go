@@ -83,7 +83,7 @@ func TestRAPLTrees(t *testing.T) {
 		{name: "a range that cannot be read makes no counter", root: locked{tree(zoneFiles("intel-rapl:0", "package-0", "1", "9")), "max_energy_range_uj"},
 			problems: []string{"max_energy_range_uj: permission denied"}},
 		{name: "a container's runtime hides the zones", root: tree(map[string]string{powercap + "/intel-rapl:0/device": ""}),
-			problems: []string{"mount the host's /sys/devices/virtual/powercap"}},
+			problems: []string{"mount the host's /sys/class/powercap", "--powercap-root"}},
 		{name: "garbage", root: tree(zoneFiles("intel-rapl:0", "package-0", "-5", "9")), problems: []string{`"-5" is no whole number`}},
 		{name: "beyond the range", root: tree(zoneFiles("intel-rapl:0", "package-0", "10", "9")), problems: []string{"beyond max_energy_range_uj, 9"}},
 		{name: "no range", root: tree(zoneFiles("intel-rapl:0", "package-0", "0", "0")), problems: []string{"beyond"}},
