@@ -18,7 +18,8 @@ import (
 )
 
 func statusCommand(o *options) *cobra.Command {
-	return &cobra.Command{
+	members := false
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what the federation does and waits for",
 		Args:  exactly(),
@@ -34,10 +35,16 @@ func statusCommand(o *options) *cobra.Command {
 				}
 				width, _, _ := terminal(w)
 				statusview.Table(w, s, width)
+				if members {
+					_, _ = io.WriteString(w, "\n")
+					statusview.Members(w, s, width)
+				}
 				return nil
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&members, "members", false, "show each member's machine, how its trainer works and how it started (default false)")
+	return cmd
 }
 
 func watchCommand(o *options) *cobra.Command {
