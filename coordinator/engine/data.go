@@ -115,10 +115,25 @@ func (e *Engine) checkData(member string, h *coordinatorv1.PushHeader) *coordina
 // endRound tells the machine of a durable commit, which the last one is when all
 // passes are done.
 func (e *Engine) endRound(now time.Time) []round.Action {
-	if out, done := e.dataDone(now); done {
-		return out
+	if e.rollbacks.wanted == nil { // it may give samples back
+		if out, done := e.dataDone(now); done {
+			return out
+		}
 	}
 	return e.machine.Committed(now)
+}
+
+// goOn ends a rollback: with samples given back there is something to do again.
+func (e *Engine) goOn(now time.Time) []round.Action {
+	if e.data == nil {
+		return e.machine.RolledBack(now)
+	}
+	e.machine.Hold()
+	e.machine.RolledBack(now)
+	if _, done := e.dataDone(now); !done {
+		e.machine.Reopen(now)
+	}
+	return e.machine.Release(now)
 }
 
 func (e *Engine) dataDone(now time.Time) ([]round.Action, bool) {

@@ -194,6 +194,52 @@ func TestACorpusThatShrinksIsRefusedAtTheStart(t *testing.T) {
 	}
 }
 
+func TestARollbackGivesBackWhatWasConsumedSince(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	cfg := testConfig(t.TempDir(), p, "a")
+	cfg.Data = &corpus.Config{Samples: 30, Lease: 10, Passes: 1}
+	r, agents := dataRig(t, cfg)
+	a := agents[0]
+	send := func(want string) {
+		t.Helper()
+		g := a.grant()
+		payload, _ := work(t, smallModel(t), p)(a, g)
+		if text(g.GetData()) != want {
+			t.Fatalf("leased %s, want %s", text(g.GetData()), want)
+		}
+		if res := a.sends(g, payload, want); res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
+			t.Fatal(res)
+		}
+		a.committed()
+		a.ready(g.GetRound())
+	}
+	a.ready(0)
+	send("0:0-10")
+	send("0:10-20")
+	send("0:20-30")
+	r.until("completed", func(st *coordinatorv1.FederationStatus) bool {
+		return st.GetPhase() == string(v1alpha1.FederationCompleted)
+	})
+	if _, err := r.engine.Rollback(r.ctx(), new(uint64(1)), "try again"); err != nil {
+		t.Fatal(err)
+	}
+	if st := r.status(); st.GetData().GetConsumed() != 10 || st.GetPhase() == string(v1alpha1.FederationCompleted) {
+		t.Fatalf("%v", st)
+	}
+	if man := r.manifest(); man.Version != 4 || man.Data.Consumed.String() != "0:0-10" {
+		t.Fatalf("%+v", man)
+	}
+	a.ready(0)
+	send("0:10-20")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if st := newRig(t, cfg).status(); st.GetData().GetConsumed() != 20 {
+		t.Errorf("after a restart: %v", st)
+	}
+}
+
 // TestEverySampleIsCommittedOncePerPassOverKills runs all passes with updates that
 // are lost, refused or partial, and kills the coordinator in between.
 func TestEverySampleIsCommittedOncePerPassOverKills(t *testing.T) {

@@ -296,7 +296,7 @@ func (e *Engine) wentBack(now time.Time, rb *rollback, m *model, man checkpoint.
 		e.act(now, e.machine.Fail(now, v1alpha1.ReasonTooManyRollbacks,
 			fmt.Sprintf("%d rollbacks in a row led to no better version than %d, whose state is kept as version %d; the last because %s", e.gate.Rollbacks, rb.to, man.Version, rb.message)))
 	}
-	e.act(now, e.machine.RolledBack(now))
+	e.act(now, e.goOn(now))
 }
 
 // rollbackFailed: the model is as it was, and training goes on with it.
@@ -317,7 +317,7 @@ func (e *Engine) rollbackFailed(now time.Time, rb *rollback, made bool, err erro
 	}
 	e.rollbacks.failed = fmt.Sprintf("going back from version %d to %d failed, training goes on: %v", e.model.version, rb.to, err)
 	e.log.Error("rollback failed, training goes on", "version", e.model.version, "to", rb.to, "reason", rb.reason, "error", err)
-	e.act(now, e.machine.RolledBack(now))
+	e.act(now, e.goOn(now))
 }
 
 // rollbackStatus is the newest one, nil before the first.

@@ -34,6 +34,14 @@ func (m *Machine) Complete(now time.Time, message string) []Action {
 	return m.settle(now, m.end(Ended{State: Completed, Reason: v1alpha1.ReasonCompleted, Message: message}))
 }
 
+// Reopen takes Complete back: there is something to do again.
+func (m *Machine) Reopen(now time.Time) []Action {
+	if m.state == Completed && (m.cfg.Total == 0 || m.committed < m.cfg.Total) {
+		m.state, m.ended, m.waitFrom = Waiting, Ended{}, now
+	}
+	return m.settle(now, nil)
+}
+
 // Over says whether the member's part in the round at work ended without an update:
 // nothing of it will come.
 func (m *Machine) Over(name string) bool {

@@ -18,6 +18,7 @@
 //	Committing  Waiting     Committed, or CommitFailed: void
 //	Committing  Completed   Committed for the Total-th time, or Complete
 //	Waiting     Completed   Complete
+//	Completed   Waiting     Reopen, unless Total is reached
 //	Committing  Failed      CommitFailed, MaxConsecutiveVoid times in a row
 //	Collecting  Waiting     RollBack: void. No round starts before RolledBack
 //	Committing  Waiting     the same, for a caller that has not begun to merge

@@ -16,7 +16,7 @@ import (
 // lets it pass; it is printed since the start. Commands:
 //
 //	new sites=(a,b) [min-sites=1 steps=20 total=0 train=10s collect=5s join=30s settle=1s grace=5s max-void=0 evaluate-every=0 evaluate-site= last-round=0 committed=0]
-//	model | pause | resume | committed | commit-failed [reason=R] | complete | fail
+//	model | pause | resume | committed | commit-failed [reason=R] | complete | reopen | fail
 //	roll-back | rolled-back | evaluated
 //	withhold MEMBER...
 //	admit SITE... | drain SITE [deadline=3s] [reason=R] | exclude SITE [reason=R]
@@ -100,6 +100,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.m.Status().Evaluation
 	case "withhold":
 		return s.print(s.m.Withhold(s.now, names))
+	case "reopen":
+		return s.print(s.m.Reopen(s.now))
 	case "complete":
 		return s.print(s.m.Complete(s.now, "all data is used"))
 	case "fail":
