@@ -9,6 +9,7 @@ from array import array
 from .rig import Case, contents, model, raw
 
 from girassol import FormatError, Tensor, safetensors
+from girassol._tensor import SIZES
 from girassol.safetensors import File
 
 
@@ -16,7 +17,7 @@ class RoundTrip(Case):
     def test_all_types_come_back_bit_for_bit(self) -> None:
         rng = random.Random(1)
         tensors = {}
-        for i, (dtype, size) in enumerate(safetensors._SIZES.items()):
+        for i, (dtype, size) in enumerate(SIZES.items()):
             for shape in ((), (0,), (3, 0, 2), (5,), (2, 3)):
                 spec = safetensors.Spec(dtype, shape)
                 data = bytes(rng.randrange(2) for _ in range(spec.nbytes)) if dtype == "BOOL" else rng.randbytes(spec.elements * size)
@@ -30,7 +31,7 @@ class RoundTrip(Case):
                 got = f.tensor(name)
                 self.assertEqual((got.spec, bytes(got.data)), (want.spec, bytes(want.data)), name)
             for name, at in f._offsets.items():
-                self.assertEqual(at % safetensors._SIZES[f.specs[name].dtype], 0, name)
+                self.assertEqual(at % SIZES[f.specs[name].dtype], 0, name)
 
     def test_bf16_zero_d_and_int64_are_exact(self) -> None:
         path = self.write_model()

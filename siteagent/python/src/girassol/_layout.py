@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ._tensor import Spec, bytes_of, decode, is_numpy, is_torch, spec_of
 from .errors import FormatError, LayoutError, NonFiniteError
-from .safetensors import File, Spec, bytes_of, decode, is_numpy, is_torch, spec_of
+from .safetensors import File
 
 _SHOW = 8
 _SAMPLE = 256

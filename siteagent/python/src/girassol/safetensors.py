@@ -13,15 +13,14 @@ bytes without gaps. Headers of strangers are checked before anything is believed
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import os
 import struct
 import sys
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from ._tensor import NUMPY, SIZES, TORCH, Spec, Tensor, bytes_of, checked, spec_of
 from .errors import FormatError
 
 __all__ = ["File", "Spec", "Tensor", "load", "save", "spec_of"]
@@ -29,125 +28,7 @@ __all__ = ["File", "Spec", "Tensor", "load", "save", "spec_of"]
 MAX_HEADER = 100_000_000
 """Largest header in bytes, as in the format's reference implementation."""
 MAX_TENSORS = 1 << 17
-MAX_RANK = 16
 MAX_NAME = 1024
-MAX_ELEMENTS = 1 << 40
-
-_SIZES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1,
-    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
-}  # fmt: skip
-_FORMATS = {
-    "F64": "d", "F32": "f", "F16": "e",
-    "I64": "q", "I32": "i", "I16": "h", "I8": "b",
-    "U64": "Q", "U32": "I", "U16": "H", "U8": "B", "BOOL": "?",
-}  # fmt: skip
-_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-# What torch calls them; unsigned types wider than a byte came late.
-_TORCH = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
-    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
-    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
-_FROM_TORCH = {v: k for k, v in _TORCH.items()}
-_NUMPY = {k: v for k, v in _TORCH.items() if k != "BF16"}
-_FROM_NUMPY = {v: k for k, v in _NUMPY.items()} | {"bfloat16": "BF16"}  # ml_dtypes
-
-
-class Spec(NamedTuple):
-    """Type and shape of a tensor."""
-
-    dtype: str
-    """Name as in safetensors: F64 F32 F16 BF16 I64 ... U8 BOOL."""
-    shape: tuple[int, ...]
-    """Empty for a 0-d tensor."""
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.elements * _SIZES[self.dtype]
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype in _FLOATS
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
-
-
-class Tensor:
-    """A tensor of a program that has neither torch nor numpy.
-
-    ``data`` is its bytes, little endian, in C order.
-    """
-
-    __slots__ = ("data", "spec")
-
-    def __init__(self, dtype: str, shape: Sequence[int], data: Any) -> None:
-        self.spec = _checked(dtype, tuple(shape))
-        self.data = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-        if self.data.nbytes != self.spec.nbytes:
-            raise FormatError(f"{self.data.nbytes} bytes, {self.spec} has {self.spec.nbytes}")
-
-    @property
-    def dtype(self) -> str:
-        return self.spec.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.spec.shape
-
-    @classmethod
-    def of(cls, dtype: str, shape: Sequence[int], values: Sequence[float]) -> Tensor:
-        """Make a tensor of numbers; floats are rounded to nearest even."""
-        spec = _checked(dtype, tuple(shape))
-        if len(values) != spec.elements:
-            raise FormatError(f"{len(values)} values, {spec} has {spec.elements}")
-        if dtype == "BF16":
-            return cls(dtype, shape, array("H", (_to_bf16(v) for v in values)))
-        return cls(dtype, shape, struct.pack(f"<{len(values)}{_FORMATS[dtype]}", *values))
-
-    def values(self) -> list[Any]:
-        """All elements as Python numbers, in C order."""
-        return decode(self.dtype, self.data)
-
-    def __repr__(self) -> str:
-        return f"Tensor({self.spec})"
-
-
-def decode(dtype: str, data: memoryview) -> list[Any]:
-    """Elements of ``data`` as Python numbers."""
-    n = data.nbytes // _SIZES[dtype]
-    if dtype == "BF16":
-        return list(struct.unpack(f"<{n}f", b"".join(b"\0\0" + bytes(data[i : i + 2]) for i in range(0, 2 * n, 2))))
-    return list(struct.unpack(f"<{n}{_FORMATS[dtype]}", data))
-
-
-def _to_bf16(value: float) -> int:
-    if math.isnan(value):
-        return 0x7FC0
-    try:
-        bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
-    except OverflowError:
-        return 0x7F80 if value > 0 else 0xFF80
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-
-
-def _checked(dtype: Any, shape: tuple[Any, ...]) -> Spec:
-    if not isinstance(dtype, str) or dtype not in _SIZES:
-        raise FormatError(f"unknown dtype {str(dtype)[:40]!r}")
-    if len(shape) > MAX_RANK:
-        raise FormatError(f"rank {len(shape)}, at most {MAX_RANK}")
-    if any(type(d) is not int or d < 0 or d >= 1 << 63 for d in shape):
-        raise FormatError(f"impossible shape {str(list(shape))[:80]}")
-    spec = Spec(dtype, shape)
-    if spec.elements > MAX_ELEMENTS:
-        raise FormatError(f"{spec.elements} elements, at most {MAX_ELEMENTS}")
-    return spec
 
 
 class File:
@@ -235,7 +116,7 @@ class File:
                     "or take girassol's own tensors with framework='buffers'"
                 ) from None
         else:
-            dtype = _NUMPY[spec.dtype]
+            dtype = NUMPY[spec.dtype]
         return numpy.frombuffer(self.buffer(name), dtype=dtype).reshape(spec.shape)
 
     def torch(self, name: str, device: Any = None) -> Any:
@@ -243,12 +124,12 @@ class File:
         import torch
 
         spec = self.specs[name]
-        dtype = getattr(torch, _TORCH[spec.dtype], None)
+        dtype = getattr(torch, TORCH[spec.dtype], None)
         if dtype is None:
             raise FormatError(f"{name!r} is {spec.dtype}, which torch {torch.__version__} does not know: use a newer one")
         if spec.elements == 0:
             t = torch.empty(spec.shape, dtype=dtype)
-        elif self._offsets[name] % _SIZES[spec.dtype]:  # kernels may want them aligned
+        elif self._offsets[name] % SIZES[spec.dtype]:  # kernels may want them aligned
             t = torch.frombuffer(bytearray(self.buffer(name)), dtype=dtype).reshape(spec.shape)
         else:
             t = torch.frombuffer(self._map, dtype=dtype, count=spec.elements, offset=self._offsets[name])
@@ -318,7 +199,7 @@ def _entry(name: str, entry: Any) -> tuple[Spec, int, int]:
         raise FormatError("shape must be a list, data_offsets two numbers")
     if any(type(o) is not int for o in offsets):
         raise FormatError("data_offsets must be whole numbers")
-    spec = _checked(entry["dtype"], tuple(shape))
+    spec = checked(entry["dtype"], tuple(shape))
     begin, end = offsets
     if begin < 0 or end - begin != spec.nbytes:
         raise FormatError(f"data_offsets [{begin} {end}] do not hold {spec.nbytes} bytes, which {spec} has")
@@ -337,79 +218,6 @@ def load(path: str | os.PathLike[str], device: Any = None, framework: str | None
     """Read all tensors of a file: see :meth:`File.load`."""
     with File(path) as f:
         return f.load(device, framework)
-
-
-def is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_numpy(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
-
-
-def spec_of(value: Any) -> Spec:
-    """Type and shape of a torch tensor, numpy array, :class:`Tensor` or buffer."""
-    if isinstance(value, Tensor):
-        return value.spec
-    if is_torch(value):
-        name = str(value.dtype).removeprefix("torch.")
-        if hasattr(value, "full_tensor"):
-            raise FormatError("is sharded: gather it with .full_tensor(), or a full state dict, first")
-        if value.is_sparse or value.layout is not sys.modules["torch"].strided:
-            raise FormatError("is sparse: make it dense first")
-        if value.device.type == "meta":
-            raise FormatError("has no values (device meta)")
-        if name not in _FROM_TORCH:
-            raise FormatError(f"has dtype {name}, which safetensors of Girassol do not hold: convert it")
-        return _checked(_FROM_TORCH[name], tuple(int(d) for d in value.shape))
-    if is_numpy(value):
-        if value.dtype.name not in _FROM_NUMPY or not value.dtype.isnative:
-            raise FormatError(f"has dtype {value.dtype}, which safetensors of Girassol do not hold: convert it")
-        return _checked(_FROM_NUMPY[value.dtype.name], tuple(int(d) for d in value.shape))
-    try:
-        view = memoryview(value)
-    except TypeError:
-        raise FormatError(f"is a {type(value).__name__}, no tensor: leave it out, or make a tensor of it") from None
-    kind, size = view.format.lstrip("@=<"), view.itemsize
-    if kind in "dfe":
-        dtype = f"F{8 * size}"
-    elif kind in "bhilqn":
-        dtype = f"I{8 * size}"
-    elif kind in "BHILQN":
-        dtype = f"U{8 * size}"
-    elif kind == "?":
-        dtype = "BOOL"
-    else:
-        raise FormatError(f"is a buffer of format {view.format!r}, which safetensors do not hold")
-    return _checked(dtype, tuple(view.shape or ()))
-
-
-def bytes_of(value: Any) -> tuple[memoryview, Any]:
-    """Bytes of a tensor, without a copy where it lies dense in host memory, and
-    the object that must live as long as they are used."""
-    if isinstance(value, Tensor):
-        return value.data, value
-    if is_torch(value):
-        import ctypes
-
-        t = value.detach().cpu().contiguous()
-        n = t.numel() * t.element_size()
-        if n == 0:
-            return memoryview(b""), t
-        return memoryview((ctypes.c_char * n).from_address(t.data_ptr())).cast("B"), t
-    if is_numpy(value):
-        import numpy
-
-        a = numpy.ascontiguousarray(value)
-        return (memoryview(a.reshape(-1).view(numpy.uint8).data) if a.size else memoryview(b"")), a
-    view = memoryview(value)
-    if view.nbytes == 0:
-        return memoryview(b""), view
-    if not view.c_contiguous:
-        view = memoryview(view.tobytes())
-    return view.cast("B"), view
 
 
 def save(
@@ -431,7 +239,7 @@ def save(
         except FormatError as e:
             raise FormatError(f"{str(name)[:80]!r} {e}") from None
     # Wide types first keeps all of them aligned.
-    order = sorted(specs, key=lambda name: (-_SIZES[specs[name].dtype], name))
+    order = sorted(specs, key=lambda name: (-SIZES[specs[name].dtype], name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name in order:
