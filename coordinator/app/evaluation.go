@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/gate"
 )
@@ -58,4 +62,18 @@ func (d *declaration) gateConfig() *gate.Config {
 		c.MaxRollbacks = int(g.MaxRollbacks)
 	}
 	return &c
+}
+
+// evaluation exports a held-out result; nil is none.
+func (c *collector) evaluation(ev *coordinatorv1.Evaluation, gauge func(*prometheus.Desc, float64, ...string)) {
+	if ev == nil {
+		return
+	}
+	if ev.Loss != nil {
+		gauge(c.loss, ev.GetLoss())
+	}
+	for name, v := range ev.GetMetrics() {
+		// Trainers name them: what is no UTF-8 is no label.
+		gauge(c.heldOut, v, strings.ToValidUTF8(name, "\uFFFD"))
+	}
 }

@@ -26,7 +26,7 @@ type collector struct {
 	energies func() map[string]ledger.Account
 	rising   rising
 
-	phase, committed, void, samples, parameters, bytes, loss, agreement                                     *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, heldOut, agreement                            *prometheus.Desc
 	sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline *prometheus.Desc
 }
 
@@ -49,6 +49,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		parameters:  desc("model_parameters", "Parameters of the model."),
 		bytes:       desc("socket_bytes_total", "Bytes on the gRPC sockets since this coordinator started, framing included; up is to the coordinator.", "direction"),
 		loss:        desc("evaluation_loss", "Newest held-out loss."),
+		heldOut:     desc("evaluation_metric", "Newest held-out user metrics, weighted by samples; at most 64 names.", "name"),
 		agreement:   desc("agreement_ratio", "Moving mean of the cosine of merged delta and residuals."),
 		sitePhase:   desc("site_phase", "1 for the phase the site is in, with its reason.", "site", "phase", "reason"),
 		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
@@ -90,9 +91,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	in, out := c.socket()
 	count(c.bytes, float64(in), "up")
 	count(c.bytes, float64(out), "down")
-	if ev := st.GetEvaluation(); ev != nil && ev.Loss != nil {
-		gauge(c.loss, ev.GetLoss())
-	}
+	c.evaluation(st.GetEvaluation(), gauge)
 	if st.Agreement != nil {
 		gauge(c.agreement, st.GetAgreement())
 	}

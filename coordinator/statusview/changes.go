@@ -23,9 +23,7 @@ func Changes(before, now *coordinatorv1.FederationStatus) []string {
 	if n := now.GetRoundsVoid(); before != nil && n > before.GetRoundsVoid() {
 		add("round void: %d so far", n)
 	}
-	if e := now.GetEvaluation(); e != nil && e.Loss != nil && (before.GetEvaluation() == nil || before.GetEvaluation().GetVersion() != e.GetVersion()) {
-		add("held-out loss: %.4f at version %d", e.GetLoss(), e.GetVersion())
-	}
+	evaluationChanges(before, now, add)
 	if r := now.GetRound(); r.GetNumber() != before.GetRound().GetNumber() && len(r.GetGranted()) > 0 {
 		add("round %d: granted to %s", r.GetNumber(), list(r.GetGranted(), 8))
 	}

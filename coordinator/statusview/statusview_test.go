@@ -51,6 +51,15 @@ func training() *coordinatorv1.FederationStatus {
 	}
 }
 
+// wentBack is a federation whose gate has just rolled back.
+func wentBack() *coordinatorv1.FederationStatus {
+	s := training()
+	s.Version = proto.Uint64(13)
+	s.LastRollback = &coordinatorv1.RollbackStatus{Version: 13, ToVersion: 9, FromVersion: 12, Reason: "EvaluationWorse", Message: "version 12 has held-out loss 4.2, version 9 had 2.3\n(on porto/x)", UnixMs: now}
+	s.Gate = &coordinatorv1.GateStatus{Verdict: "Worse", Message: "version 12 has held-out loss 4.2, version 9 had 2.3 (on porto/x)", Version: 12}
+	return s
+}
+
 func starting() *coordinatorv1.FederationStatus {
 	return &coordinatorv1.FederationStatus{Federation: "demo", Phase: "WaitingForModel", Reason: "WaitingForModel", Message: "no site has offered first weights yet", NowUnixMs: now, RoundsTotal: 40}
 }
@@ -76,7 +85,7 @@ func TestTablesLookAsTheyDid(t *testing.T) {
 		width  int
 	}{
 		"training": {training(), 0}, "training-120": {training(), 120}, "training-80": {training(), 80}, "training-40": {training(), 40},
-		"starting": {starting(), 80}, "without-redis": {withoutRedis(), 100}, "hostile": {hostile(), 80}, "empty": {&coordinatorv1.FederationStatus{}, 80},
+		"starting": {starting(), 80}, "went-back": {wentBack(), 80}, "without-redis": {withoutRedis(), 100}, "hostile": {hostile(), 80}, "empty": {&coordinatorv1.FederationStatus{}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
@@ -105,7 +114,7 @@ func TestChangesLookAsTheyDid(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, now *coordinatorv1.FederationStatus
 	}{
-		"changes-first": {nil, training()}, "changes": {training(), later}, "changes-starting": {nil, starting()},
+		"changes-first": {nil, training()}, "changes": {training(), later}, "changes-starting": {nil, starting()}, "changes-went-back": {training(), wentBack()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			golden(t, name, strings.Join(Changes(c.before, c.now), "\n")+"\n")

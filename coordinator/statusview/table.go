@@ -42,6 +42,9 @@ func header(s *coordinatorv1.FederationStatus, width int) []string {
 	for _, parts := range [][]string{roundParts(s), modelParts(s), runParts(s)} {
 		lines = append(lines, breakAt(parts, "   ", "  ", width)...)
 	}
+	if text := gateText(s); text != "" {
+		lines = append(lines, breakWords(text, width)...)
+	}
 	if e := s.GetEvents(); e.GetState() == "Disconnected" || e.GetPending() > 0 || (e.GetState() == "Connected" && e.GetMessage() != "") {
 		line := "events: " + strings.ToLower(clean(e.GetState()))
 		if e.GetPending() > 0 {
@@ -93,7 +96,7 @@ func modelParts(s *coordinatorv1.FederationStatus) []string {
 	if e := s.GetEvaluation(); e != nil && e.Loss != nil {
 		parts = append(parts, fmt.Sprintf("held-out loss %.4f at version %d", e.GetLoss(), e.GetVersion()))
 	}
-	return parts
+	return append(parts, rollbackParts(s)...)
 }
 
 func runParts(s *coordinatorv1.FederationStatus) []string {
