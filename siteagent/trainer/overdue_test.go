@@ -38,8 +38,8 @@ func TestTrainerThatGoesOnThoughToldToFinishIsGivenUp(t *testing.T) {
 		e := <-end
 		r.lost(e, v1alpha1.ReasonTrainerTimeout, "goes on 10s after it was told to finish")
 		r.lost(e, v1alpha1.ReasonTrainerTimeout, "it wrote last: epoch 3 of 9")
-		if len(r.stalls) != 1 || !strings.Contains(r.s.Fault(), "told to drop") {
-			t.Errorf("stalls %q, fault %q", r.stalls, r.s.Fault())
+		if len(r.stalled()) != 1 || !strings.Contains(r.s.Fault(), "told to drop") {
+			t.Errorf("stalls %q, fault %q", r.stalled(), r.s.Fault())
 		}
 		r.want(204, "GET", "/v1/task", "") // another process
 		if why := r.s.Fault(); why != "" {
@@ -72,17 +72,17 @@ func TestTrainerThatIgnoresAnAbortIsReportedAfterTheGrace(t *testing.T) {
 				if tc.told && r.progress("a", 2) != trainerv1.Abort {
 					t.Error("it was not told again")
 				}
-				if why := r.s.Fault(); why != "" || len(r.stalls) > 0 {
-					t.Errorf("too early: %q %q", why, r.stalls)
+				if why := r.s.Fault(); why != "" || len(r.stalled()) > 0 {
+					t.Errorf("too early: %q %q", why, r.stalled())
 				}
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
-				if why := r.s.Fault(); !strings.Contains(why, tc.says) || len(r.stalls) != 1 {
-					t.Errorf("fault %q, stalls %q", why, r.stalls)
+				if why := r.s.Fault(); !strings.Contains(why, tc.says) || len(r.stalled()) != 1 {
+					t.Errorf("fault %q, stalls %q", why, r.stalled())
 				}
 				time.Sleep(time.Hour)
-				if len(r.stalls) != 1 {
-					t.Errorf("reported again: %q", r.stalls)
+				if len(r.stalled()) != 1 {
+					t.Errorf("reported again: %q", r.stalled())
 				}
 			})
 		})
@@ -106,8 +106,8 @@ func TestTrainerThatComesBackFromADroppedTaskIsNotReported(t *testing.T) {
 		r.want(204, "GET", "/v1/task", "")
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if why := r.s.Fault(); why != "" || len(r.stalls) > 0 {
-			t.Errorf("fault %q, stalls %q", why, r.stalls)
+		if why := r.s.Fault(); why != "" || len(r.stalled()) > 0 {
+			t.Errorf("fault %q, stalls %q", why, r.stalled())
 		}
 	})
 }

@@ -9,7 +9,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,9 +23,11 @@ import (
 // rig is a server without a socket, under synctest's clock.
 type rig struct {
 	*testing.T
-	s      *Server
-	h      http.Handler
-	stalls []string
+	s *Server
+	h http.Handler
+
+	mu     sync.Mutex
+	stalls []string // by stalled
 }
 
 func newRig(t *testing.T) *rig {
@@ -33,13 +37,24 @@ func newRig(t *testing.T) *rig {
 	s, err := New(Options{
 		SocketPath: filepath.Join(dir, "s", "t.sock"), WorkDir: filepath.Join(dir, "work"),
 		Grace: 10 * time.Second, StallTimeout: 20 * time.Second,
-		OnStall: func(why string) { r.stalls = append(r.stalls, why) },
+		OnStall: func(why string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.stalls = append(r.stalls, why)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.s, r.h = s, s.Handler()
 	return r
+}
+
+// stalled is what OnStall was told.
+func (r *rig) stalled() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.stalls)
 }
 
 func (r *rig) call(method, path, body string) *httptest.ResponseRecorder {

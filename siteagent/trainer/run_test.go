@@ -120,8 +120,8 @@ func TestTrainerThatPostsNothingByStopPlusGraceIsTimedOut(t *testing.T) {
 		if got := e.at.Sub(task.StopAt); got != 10*time.Second {
 			t.Errorf("%v after the stop time", got)
 		}
-		if len(r.stalls) != 1 {
-			t.Errorf("stalls %q", r.stalls)
+		if len(r.stalled()) != 1 {
+			t.Errorf("stalls %q", r.stalled())
 		}
 		r.want(409, "POST", "/v1/tasks/a/progress", `{"steps":1,"samples":1}`)
 		r.want(409, "POST", "/v1/tasks/a/result", `{"steps":0,"samples":0}`)
