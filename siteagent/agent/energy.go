@@ -102,13 +102,13 @@ type energyCollector struct {
 	joules, uncertainty, watts, events, capped *prometheus.Desc
 }
 
-func newEnergyCollector(meter EnergyMeter, cap PowerCap, federation, site string) *energyCollector {
+func newEnergyCollector(meter EnergyMeter, limiter PowerCap, federation, site string) *energyCollector {
 	labels := prometheus.Labels{"federation": federation, "site": site}
 	desc := func(name, help string, by ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName("girassol", "agent", name), help, by, labels)
 	}
 	return &energyCollector{
-		meter: meter, cap: cap,
+		meter: meter, cap: limiter,
 		joules:      desc("energy_joules_total", "Energy of the machine, by what tells it.", "source"),
 		uncertainty: desc("energy_uncertainty_joules_total", "By how much energy_joules_total may be wrong, either way.", "source"),
 		watts:       desc("power_watts", "Power of the machine when it was last read, by what tells it.", "source"),

@@ -79,7 +79,9 @@ func NewCap(o CapOptions) *Cap {
 	if err != nil {
 		o.Log.Warn("which GPUs' power limits an earlier process has lowered cannot be read; compare them with their defaults (nvidia-smi -q -d POWER, power1_cap_default)",
 			"file", o.Path, "error", err)
-		c.remember()
+		if err := c.remember(); err != nil {
+			c.warn("the agent's data folder", err)
+		}
 	}
 	if len(left) == 0 {
 		return c

@@ -111,9 +111,6 @@ func (m *Meter) Figures() Figures {
 	return f
 }
 
-// Events are how often what happened.
-func (m *Meter) Events() map[Event]int64 { return m.Figures().Events }
-
 // metered says whether a part's own meter was ever read.
 func (m *Meter) metered(p Part) bool {
 	m.mu.Lock()

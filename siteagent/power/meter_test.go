@@ -189,7 +189,7 @@ func TestSumNeverFallsAndIsTrueWithinItsUncertainty(t *testing.T) {
 			last = sum.Joules
 			const slack = 1e-3 // whole microjoules and nanoseconds
 			if !missing && math.Abs(sum.Joules-dev.drawn) > sum.Uncertainty+slack {
-				t.Fatalf("%s: %.6f ± %.6f J, truly %.6f; %v", dev.kind, sum.Joules, sum.Uncertainty, dev.drawn, m.Events())
+				t.Fatalf("%s: %.6f ± %.6f J, truly %.6f; %v", dev.kind, sum.Joules, sum.Uncertainty, dev.drawn, m.Figures().Events)
 			}
 			switch {
 			case span == nil && rapid.Bool().Draw(t, "begin"):

@@ -286,8 +286,8 @@ func TestNVMLCounterOverADriverReload(t *testing.T) {
 	look(20, 1_000_000)
 	look(30, 4_000_000)
 	e := m.Totals()[SourceNVML]
-	if !near(e.Joules, 3000+3000+3000) || e.Uncertainty < 2000 || m.Events()[Reset] != 1 {
-		t.Errorf("%+v, %v: 300 W all along, of which nobody saw a part", e, m.Events())
+	if !near(e.Joules, 3000+3000+3000) || e.Uncertainty < 2000 || m.Figures().Events[Reset] != 1 {
+		t.Errorf("%+v, %v: 300 W all along, of which nobody saw a part", e, m.Figures().Events)
 	}
 }
 
