@@ -143,10 +143,11 @@ class Session:
     def stop(self) -> None:
         """End the session: the round in hand finishes after its step, and the
         loop ends. May be called from signal handlers and other threads."""
-        self._stopping.set()
+        # In this order: the loop closes the pipe when it ends.
         if self._wake[1] >= 0:
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(OSError):
                 os.write(self._wake[1], b"x")
+        self._stopping.set()
 
     def _on_signal(self, *_: object) -> None:
         self.stop()
