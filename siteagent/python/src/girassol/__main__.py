@@ -1,4 +1,5 @@
-"""python -m girassol check SCRIPT: tries a script out, without a federation."""
+"""python -m girassol check SCRIPT: tries a script out, without a federation.
+python -m girassol flower --app DIR: runs a Flower app's ClientApp in one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .check import Check
+from .flower import _command as flower
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     check.add_argument("script")
     check.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the script")
+    flower.add_to(commands)
     given = parser.parse_args(arguments)
+    if given.command == "flower":
+        return flower.run(given)
     command = [sys.executable, given.script, *given.arguments]
     run = Check(command, model=given.model, steps=given.steps, seconds=given.seconds, start_seconds=given.start_seconds, data=given.data)
     return 0 if run.run() else 1
