@@ -76,6 +76,8 @@ type Agent struct {
 
 	// givenUp is the update that the worker no longer pushes by itself.
 	givenUp string
+	// failures of the trainer in a row; the worker's own.
+	failures int
 
 	mu             sync.Mutex
 	status         memberStatus
@@ -88,9 +90,9 @@ type Agent struct {
 	skewReported   bool
 	warm           warmStart
 	layout         *tensor.Layout // of the replica; nil without one
-	// mismatch is why the trainer gets no work before mismatchUntil; "" if it may.
-	mismatch      string
-	mismatchUntil time.Time
+	// held is why the trainer gets no work before heldUntil; "" if it may.
+	held      string
+	heldUntil time.Time
 }
 
 // New checks the configuration.
@@ -214,7 +216,7 @@ func (a *Agent) watchTrainer(ctx context.Context) {
 		if a.cfg.Trainer.WaitAttached(ctx) != nil {
 			return
 		}
-		a.clearMismatch() // it may be another one
+		a.letGo() // it may be another one
 		poke(a.nudge)
 		for a.cfg.Trainer.Attached() {
 			if !pause(ctx, time.Second) {

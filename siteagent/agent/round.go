@@ -41,9 +41,10 @@ func (a *Agent) round(c roundContext, g *grant) {
 	steps, samples, err := a.roundWork(c, g)
 	detail := ""
 	if err != nil {
-		detail = err.Error()
+		detail = brief(err.Error())
 		log.Warn("round ends without an accepted update", "error", err)
 	}
+	a.judgeTrainer(err)
 	a.observeReplica()
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -43,7 +43,7 @@ func TestAStartIsToldInItsPartsAndAReturnPullsDeltasOnly(t *testing.T) {
 	c.commit()
 	c.commit()
 	deltas := uint64(len(c.deltas[1].data) + len(c.deltas[2].data))
-	r = launch(t, c, r.dir, &person{t: t}, func(cfg *Config) { cfg.Opened = time.Second })
+	launch(t, c, r.dir, &person{t: t}, func(cfg *Config) { cfg.Opened = time.Second })
 	c.waitReady(2)
 	c.tell(c.grant(2, 2, long))
 	back := c.warm(func(w *coordinatorv1.WarmStart) bool { return w.GetFromDisk() })
@@ -241,5 +241,40 @@ func TestTheWorkFolderIsRidOfWhatWasLeftBehindAndOfNothingElse(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(work, name)); err != nil {
 			t.Errorf("%s is gone", name)
 		}
+	}
+}
+
+func TestATrainerThatFailsOnAndOnIsHeldBackWithItsLastWords(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	traceback := "Traceback (most recent call last):\n" + strings.Repeat("  File \"train.py\", line 1\n", 60) + "RuntimeError: no kernel image"
+	p := &person{t: t, fail: traceback}
+	r := launch(t, c, "", p)
+	c.waitReady(0)
+	for round := range uint64(failuresInARow) {
+		c.tell(c.grant(round+1, 2, long))
+		h := c.waitBeat("that ends the round", func(h *coordinatorv1.Heartbeat) bool {
+			return h.GetRound() == round+1 && h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY
+		})
+		if d := h.GetDetail(); len(d) > 512 || !strings.HasSuffix(d, "RuntimeError: no kernel image") || !strings.Contains(d, "Traceback") {
+			t.Errorf("the round's end says %q", d)
+		}
+	}
+	h := c.waitBeat("that holds work back", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "in a row")
+	})
+	if d := h.GetDetail(); !strings.Contains(d, "failed 3 rounds in a row and is tried again in 10s") || !strings.Contains(d, "no kernel image") {
+		t.Errorf("held back with %q", d)
+	}
+	// One that trains again is as good as any.
+	p.mu.Lock()
+	p.fail = ""
+	p.mu.Unlock()
+	c.tell(c.grant(9, 2, long))
+	c.waitBeat("that ends the good round", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetRound() == 9 && h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY
+	})
+	r.stop()
+	if r.agent.failures != 0 {
+		t.Errorf("%d failures are remembered", r.agent.failures)
 	}
 }
