@@ -17,6 +17,8 @@ CRDGEN   := $(GO) tool -modfile=internal/tools/controllergen/go.mod controller-g
 # Tests that need dependencies which the product must not have.
 MODULES  := charts/chartstest internal/tools/grafana internal/tools/keda internal/tools/images
 DEMO     ?=
+# go-nvml's bindings name what NVIDIA has deprecated, hundreds of lines of it.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## Show this list
@@ -27,9 +29,9 @@ check-go:
 	@command -v $(GO) >/dev/null || { echo "make: Go is missing: install Go 1.26 or newer (https://go.dev/dl)"; exit 1; }
 
 .PHONY: build
-build: check-go ## Build coordinator, agent, operator, girassol and quickstart into bin/
+build: check-go ## Build coordinator, agent, agent-nvml (reads NVIDIA GPUs where there is a C compiler), operator, girassol and quickstart into bin/
 	@mkdir -p $(BIN)
-	$(GO) build -o $(BIN)/ ./coordinator/cmd/coordinator ./coordinator/cmd/girassol ./siteagent/cmd/agent ./operator/cmd/operator ./examples/quickstart
+	$(GO) build -o $(BIN)/ ./coordinator/cmd/coordinator ./coordinator/cmd/girassol ./siteagent/cmd/agent ./siteagent/cmd/agent-nvml ./operator/cmd/operator ./examples/quickstart
 
 .PHONY: images
 images: check-go ## Build OCI images of the static binaries into bin/images, without a container daemon
@@ -100,9 +102,13 @@ bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5
 	$(GO) run ./examples/bench memory
 
 .PHONY: generate
-generate: check-go ## Regenerate the Go code of api/**/*.proto, deep copies, CRDs and the operator's role (the first run builds buf: minutes)
+generate: check-go ## Regenerate the Go code of api/**/*.proto, kernels, deep copies, CRDs and the operator's role (the first run builds buf: minutes)
 	cd api && $(BUF) lint && $(BUF) generate
-	@$(MAKE) --no-print-directory generate-kubernetes
+	@$(MAKE) --no-print-directory generate-kernels generate-kubernetes
+
+.PHONY: generate-kernels
+generate-kernels: check-go ## Regenerate the assembly of internal/kernel only (seconds)
+	$(GO) generate ./internal/kernel
 
 .PHONY: generate-kubernetes
 generate-kubernetes: check-go ## Regenerate deep copies, CRDs and the operator's role only (seconds)
@@ -112,12 +118,12 @@ generate-kubernetes: check-go ## Regenerate deep copies, CRDs and the operator's
 
 # What is generated from the Go types must be what they say; CI checks it.
 .PHONY: fresh
-fresh: generate-kubernetes
-	@git diff --exit-code --stat -- 'api/**/zz_generated*.go' charts/girassol/files || { echo "generated files were stale; commit what make generate-kubernetes made"; exit 1; }
+fresh: generate-kubernetes generate-kernels
+	@git diff --exit-code --stat -- 'api/**/zz_generated*.go' charts/girassol/files internal/kernel || { echo "generated files were stale; commit what make generate-kubernetes generate-kernels made"; exit 1; }
 
 .PHONY: lint
 lint: check-go generate ## golangci-lint, and generated code that is fresh (the first run builds the linter: minutes)
-	@git diff --exit-code --stat -- 'api/*.pb.go' 'api/**/zz_generated*.go' charts/girassol/files || { echo "generated files were stale; commit what make generate made"; exit 1; }
+	@git diff --exit-code --stat -- 'api/*.pb.go' 'api/**/zz_generated*.go' charts/girassol/files internal/kernel || { echo "generated files were stale; commit what make generate made"; exit 1; }
 	$(LINT) run ./...
 
 .PHONY: clean
