@@ -72,6 +72,7 @@ type spec struct {
 	trainer   []string
 	// energy and grid replace the policy Ignore; YAML flow mappings.
 	energy, grid string
+	evaluation   string // replaces {every: 2}; a YAML flow mapping
 }
 
 func newCluster(t *testing.T, s spec) *cluster {
@@ -88,7 +89,7 @@ func newCluster(t *testing.T, s spec) *cluster {
 	for i := range s.sites {
 		fmt.Fprintf(&y, "  - {name: %s}\n", siteName(i))
 	}
-	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: %s\n  rounds: {%s}\n  evaluation: {every: 2}\n", s.algorithm, cmp.Or(s.energy, "{policy: Ignore}"), s.rounds)
+	fmt.Fprintf(&y, "  algorithm: {strategy: %s}\n  energy: %s\n  rounds: {%s}\n  evaluation: %s\n", s.algorithm, cmp.Or(s.energy, "{policy: Ignore}"), s.rounds, cmp.Or(s.evaluation, "{every: 2}"))
 	for i := range s.sites {
 		fmt.Fprintf(&y, "---\napiVersion: girassol.dev/v1alpha1\nkind: Site\nmetadata: {name: %s}\nspec: {power: {trainingWatts: 100, idleWatts: 10}, grid: %s}\n", siteName(i), cmp.Or(s.grid, "{}"))
 	}

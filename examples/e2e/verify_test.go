@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -15,78 +14,133 @@ import (
 )
 
 // verify merges the archived updates of a stopped coordinator again, from the
-// first weights on, in an order of its own, in one go and without any process
+// oldest state that is kept on, in an order of its own, in one go and without any process
 // being killed: theta and momentum must have the digest that the coordinator
 // promised at every version. It returns the manifests.
 func (c *cluster) verify() []checkpoint.Manifest {
 	c.t.Helper()
-	manifests, err := replayAll(c.store())
+	manifests, samples, err := replayAll(c.store())
 	if err != nil {
 		c.t.Fatalf("commit log: %v", err)
 	}
-	checkCounting(c.t, manifests)
+	checkCounting(c.t, manifests, samples)
 	return manifests
 }
 
-func replayAll(dir string) ([]checkpoint.Manifest, error) {
-	f, err := tensor.OpenFile(filepath.Join(dir, "snapshots", fmt.Sprintf("%012d", 0), "state.safetensors"))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := tensor.LoadState(f)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
+func replayAll(dir string) (_ []checkpoint.Manifest, samplesBefore uint64, _ error) {
 	r, err := checkpoint.Read(dir)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	manifests, err := r.Manifests(0)
-	if err != nil {
-		return nil, err
+	if err != nil || len(manifests) == 0 {
+		return nil, 0, err
 	}
-	var residual []float32
+	// The first weights, or the rollback behind which older versions were pruned.
+	base, err := r.Restore(manifests[0].Version - 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer base.Close()
+	st, residual := base.State, base.Residual
+	past := states{}
+	defer past.close()
+	past.keep(base.Snapshot.Version, st, residual)
 	for i, man := range manifests {
-		if man.Version != uint64(i)+1 {
-			return nil, fmt.Errorf("version %d follows %d", man.Version, i)
+		if man.Version != base.Snapshot.Version+uint64(i)+1 {
+			return nil, 0, fmt.Errorf("version %d is the %dth after %d", man.Version, i+1, base.Snapshot.Version)
 		}
 		d := codec.NewDomain(st.Layout, man.Algorithm.Downlink.Transform)
 		if residual == nil {
 			residual = make([]float32, d.Len())
 		}
+		if man.Kind == checkpoint.KindRollback {
+			if err := past.restore(r, man, st, residual); err != nil {
+				return nil, 0, err
+			}
+			if digest := st.Digest(); hex.EncodeToString(digest[:]) != man.Digest {
+				return nil, 0, fmt.Errorf("version %d: version %d has digest %x, the rollback to it %s", man.Version, man.Rollback.To, digest, man.Digest)
+			}
+			past.keep(man.Version, st, residual)
+			continue
+		}
 		archived, _, err := r.OpenUpdates(man.Version)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		var updates []merge.Update
 		for j, a := range archived {
 			defer a.Close()
 			p, err := codec.Parse(d, man.Algorithm.Uplink, a, a.Size, nil)
 			if err != nil {
-				return nil, fmt.Errorf("version %d, %s: %w", man.Version, a.Member, err)
+				return nil, 0, fmt.Errorf("version %d, %s: %w", man.Version, a.Member, err)
 			}
 			updates = append(updates, merge.Update{Member: a.Member, Weight: man.Members[j].Weight, Payload: p})
 		}
 		slices.Reverse(updates)
 		if _, err := merge.Merge(st, residual, merge.Config{Params: man.Algorithm, Uplink: d, Downlink: d}, updates, io.Discard); err != nil {
-			return nil, fmt.Errorf("version %d: %w", man.Version, err)
+			return nil, 0, fmt.Errorf("version %d: %w", man.Version, err)
 		}
 		if digest := st.Digest(); hex.EncodeToString(digest[:]) != man.Digest {
-			return nil, fmt.Errorf("version %d: merged again it has digest %x, the coordinator promised %s", man.Version, digest, man.Digest)
+			return nil, 0, fmt.Errorf("version %d: merged again it has digest %x, the coordinator promised %s", man.Version, digest, man.Digest)
 		}
+		past.keep(man.Version, st, residual)
 	}
-	return manifests, nil
+	return manifests, base.Snapshot.CommittedSamples, nil
+}
+
+// states are what rollbacks may go back to, by version.
+type states map[uint64]pastState
+
+type pastState struct {
+	state    *tensor.State
+	residual []float32
+}
+
+func (s states) keep(version uint64, st *tensor.State, residual []float32) {
+	c := tensor.NewState(st.Layout)
+	copyState(c, st)
+	s[version] = pastState{c, slices.Clone(residual)}
+}
+
+// restore makes the state that a rollback goes back to; if that version is pruned,
+// the rollback's own snapshot is all there is.
+func (s states) restore(r *checkpoint.Reader, man checkpoint.Manifest, st *tensor.State, residual []float32) error {
+	p, ok := s[man.Rollback.To]
+	if !ok {
+		rec, err := r.Restore(man.Version)
+		if err != nil {
+			return err
+		}
+		defer rec.Close()
+		p = pastState{rec.State, rec.Residual}
+	}
+	copyState(st, p.state)
+	clear(residual)
+	copy(residual, p.residual)
+	return nil
+}
+
+func (s states) close() {
+	for _, p := range s {
+		p.state.Close()
+	}
+}
+
+func copyState(to, from *tensor.State) {
+	copy(to.Theta, from.Theta)
+	copy(to.Momentum, from.Momentum)
+	copy(to.Buffers, from.Buffers)
+	copy(to.Integers, from.Integers)
 }
 
 // checkCounting: no update counts twice, rounds only grow, samples add up.
-func checkCounting(t *testing.T, manifests []checkpoint.Manifest) {
+func checkCounting(t *testing.T, manifests []checkpoint.Manifest, samples uint64) {
 	t.Helper()
 	seen := map[string]uint64{}
-	var round, samples uint64
+	var round uint64
 	for _, m := range manifests {
-		if m.Round <= round {
+		if m.Round < round || m.Round == round && m.Kind != checkpoint.KindRollback {
 			t.Errorf("version %d is of round %d after round %d", m.Version, m.Round, round)
 		}
 		round = m.Round
