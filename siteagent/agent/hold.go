@@ -65,8 +65,15 @@ func (a *Agent) noteMismatch(err error) {
 	if !errors.As(err, &m) {
 		return
 	}
-	text := fmt.Sprintf("the trainer's model is not the federation's: %v; make the script build the same model as the first site's, or give it a federation of its own", m)
-	a.holdBack(m.Reason, text, mismatchHold)
+	a.holdBack(m.Reason, wayOut(m), mismatchHold)
+}
+
+// wayOut says what is wrong with a trainer's tensors, and what to do.
+func wayOut(m *tensor.MismatchError) string {
+	if m.Reason == v1alpha1.ReasonNotFinite {
+		return fmt.Sprintf("the trainer's weights cannot be used: %v; lower its learning rate, clip its gradients, and hand in no weights after a loss that is not finite", m)
+	}
+	return fmt.Sprintf("the trainer's model is not the federation's: %v; make the script build the same model as the first site's, or give it a federation of its own", m)
 }
 
 // A trainer that fails as many rounds in a row gets none for a while, which doubles

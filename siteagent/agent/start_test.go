@@ -9,6 +9,7 @@ import (
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	trainerv1 "girassol.dev/api/trainer/v1"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/tensor"
@@ -183,6 +184,18 @@ func TestAResultOfAnotherModelHoldsWorkBackAndSaysWhy(t *testing.T) {
 	c.waitBeat("that holds work back", func(h *coordinatorv1.Heartbeat) bool {
 		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "not the federation's")
 	})
+}
+
+func TestTheWayOutFitsWhatIsWrongWithTheTensors(t *testing.T) {
+	for reason, want := range map[v1alpha1.Reason]string{
+		v1alpha1.ReasonNotFinite:     "lower its learning rate",
+		v1alpha1.ReasonShapeMismatch: "build the same model",
+		v1alpha1.ReasonMissingTensor: "build the same model",
+	} {
+		if got := wayOut(&tensor.MismatchError{Reason: reason, Differences: []string{"w: element 0 is +Inf"}}); !strings.Contains(got, want) || !strings.Contains(got, "element 0") {
+			t.Errorf("%s: %s", reason, got)
+		}
+	}
 }
 
 func TestStepTimeWithoutEnoughReportsIsTheTrainersOwn(t *testing.T) {
