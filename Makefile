@@ -100,6 +100,7 @@ bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./internal/... ./coordinator/... ./siteagent/...
 	$(GO) run ./examples/bench wire
 	$(GO) run ./examples/bench memory
+	$(GO) run ./examples/bench mixed
 
 .PHONY: generate
 generate: check-go ## Regenerate the Go code of api/**/*.proto, kernels, deep copies, CRDs and the operator's role (the first run builds buf: minutes)

@@ -20,6 +20,8 @@ func federation() Dashboard {
 				{Title: "Samples per second", Kind: TimeSeries, Queries: []Query{{`sum by (federation) (rate(girassol_samples_committed_total{federation=~"$federation"}[$__rate_interval]))`, "{{federation}}", false}}},
 				{Title: "Agreement", Description: "Moving mean of the cosine of merged delta and the sites' residuals. Decoupled momentum with two sites and more.", Kind: TimeSeries, Step: true, Queries: []Query{
 					{`girassol_agreement_ratio{federation=~"$federation"}`, "{{federation}}", false}}},
+				{Title: "Rollbacks", Description: "Returns to an older version, by the gate (EvaluationWorse) or by a person.", Kind: TimeSeries, Step: true, Queries: []Query{
+					{`sum by (federation, reason) (girassol_rollbacks_total{federation=~"$federation"})`, "{{federation}} {{reason}}", false}}},
 			}},
 			{"Rounds", []Panel{
 				{Title: "Rounds per hour", Kind: TimeSeries, Queries: []Query{
@@ -59,9 +61,11 @@ func sites() Dashboard {
 					{`max by (site) (girassol_signal_age_seconds{federation=~"$federation", site=~"$site"})`, "{{site}}", false}}},
 			}},
 			{"Work and power", []Panel{
-				{Title: "Power", Description: "By counter or stated power model.", Kind: TimeSeries, Unit: "watt", Stack: true, Queries: []Query{
-					{`sum by (site) (rate(girassol_energy_joules_total{federation=~"$federation", site=~"$site"}[$__rate_interval]))`, "{{site}}", false}}},
+				{Title: "Power", Description: "Measured by counters, or the stated power model's.", Kind: TimeSeries, Unit: "watt", Stack: true, Queries: []Query{
+					{`sum by (site, source) (rate(girassol_energy_joules_total{federation=~"$federation", site=~"$site"}[$__rate_interval]))`, "{{site}} {{source}}", false}}},
 				{Title: "Members", Kind: TimeSeries, Step: true, Queries: []Query{{`sum by (site) (girassol_site_members{federation=~"$federation", site=~"$site"})`, "{{site}}", false}}},
+				{Title: "Admission to first step", Kind: TimeSeries, Step: true, Unit: "s", Queries: []Query{
+					{`girassol_site_first_step_seconds{federation=~"$federation", site=~"$site"}`, "{{site}}", false}}},
 				{Title: "Rounds contributed per hour", Kind: TimeSeries, Queries: []Query{
 					{`sum by (site) (rate(girassol_site_rounds_total{federation=~"$federation", site=~"$site"}[$__rate_interval])) * 3600`, "{{site}}", false}}},
 			}},
