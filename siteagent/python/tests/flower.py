@@ -243,12 +243,12 @@ class FlowerCase(AgentCase):
 
     def wait(self, task: standin.Task) -> standin.Task:
         """Until a task is over."""
-        self.agent.wait(lambda _: task.done.is_set() or self.error is not None, PATIENCE)
+        self.agent.wait(lambda _: task.done.is_set() or self.error is not None, 2 * PATIENCE)
         if not task.done.is_set():
             self.fail(f"task {task.id} is not over: {self.error}")
         return task
 
-    def do(self, kind: str = "train", seconds: float = 30.0, **config: Any) -> standin.Task:
+    def do(self, kind: str = "train", seconds: float = 120.0, **config: Any) -> standin.Task:
         """A task from begin to end. ``config`` gets into the message's."""
         texts = {name: f'"{v}"' if isinstance(v, str) else str(v) for name, v in config.items()}
         return self.wait(self.give(kind, seconds, config=texts))

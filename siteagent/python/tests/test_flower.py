@@ -123,6 +123,7 @@ class Modern(FlowerCase):
 
     def hang(self, *arguments: str, seconds: float) -> tuple[object, int]:
         self.run_app(*arguments)
+        self.result(self.do())  # a task with a near stop time is not for an app that still loads
         pid = self.path("pid")
         task = self.give("train", seconds, config={"mode": '"hang"', "pid": f'"{pid}"'})
         self.agent.wait(lambda _: (os.path.exists(pid) and contents(pid) != b"") or task.done.is_set() or self.error, PATIENCE)
@@ -160,6 +161,12 @@ class Modern(FlowerCase):
         self.assertEqual(self.result(self.do())["steps"], 0)
         self.runner._session._pace.took(0.5)  # a later call was fast
         self.assertEqual(self.result(self.do())["steps"], 1)
+
+    def test_a_corpus_that_the_federation_counts_is_refused_before_the_call(self) -> None:
+        self.run_app()
+        task = self.wait(self.give(data=[{"begin": 0, "end": 10}]))
+        self.assertRegex(str(task.failure), "leave spec.data out for Flower apps")
+        self.assertEqual(self.result(self.do())["metrics"]["calls"], 1)
 
     def test_first_weights_and_config_are_heard_of_the_serverapp(self) -> None:
         self.agent.want_seed()

@@ -189,6 +189,11 @@ class Runner:
             self._failed(round, str(e))
 
     def _train(self, round: Round) -> None:
+        if round.data:
+            raise FlowerError(
+                "the federation counts the samples of a shared corpus (spec.data), and a ClientApp does not say which it has used: "
+                "leave spec.data out for Flower apps, which have data of their own, or write the trainer with girassol.Session"
+            )
         began = time.monotonic()
         result = round.result_path
         reply = self._call(round, {"op": "train", "result": result, "template": self._templates.get("train")}, self._options.train_config)
