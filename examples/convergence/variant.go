@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"girassol.dev/internal/algorithm"
+)
+
+// What a site does with its residual when it goes away.
+const (
+	keepResidual = "keep"
+	dropResidual = "drop"
+	// flushResidual sends one in four in the last round before.
+	flushResidual = "flush"
+)
+
+const flushKeepOneIn = 4
+
+// variant is a way to merge: a strategy and what differs from its defaults.
+type variant struct {
+	Name   string
+	Params algorithm.Parameters
+	// Rho fixes how far the residual is in play; negative leaves it to the
+	// product's gate.
+	Rho   float64
+	Rule  string
+	Leave string
+}
+
+var strategies = map[string]string{
+	"dm": algorithm.DecoupledMomentum, "diloco": algorithm.DiLoCo, "fedavg": algorithm.FedAvg,
+}
+
+// parseVariant reads strategy[:key=value,...] with the strategies dm, diloco and
+// fedavg and the keys up, down (one in so many), values, eta, mu, rho, rule and
+// leave.
+func parseVariant(s string) (variant, error) {
+	name, rest, _ := strings.Cut(s, ":")
+	strategy, ok := strategies[name]
+	if !ok {
+		return variant{}, fmt.Errorf("variant %q: unknown strategy %q, want dm, diloco or fedavg", s, name)
+	}
+	p, err := algorithm.Defaults(strategy)
+	if err != nil {
+		return variant{}, err
+	}
+	v := variant{Name: s, Params: p, Rho: -1, Rule: fixedRule, Leave: keepResidual}
+	for _, pair := range strings.Split(rest, ",") {
+		if pair == "" {
+			continue
+		}
+		key, value, _ := strings.Cut(pair, "=")
+		if err := v.set(key, value); err != nil {
+			return variant{}, fmt.Errorf("variant %q: %w", s, err)
+		}
+	}
+	if err := v.Params.Validate(); err != nil {
+		return variant{}, fmt.Errorf("variant %q: %w", s, err)
+	}
+	return v, nil
+}
+
+func (v *variant) set(key, value string) (err error) {
+	switch key {
+	case "up":
+		v.Params.Uplink.KeepOneIn, err = strconv.Atoi(value)
+	case "down":
+		v.Params.Downlink.KeepOneIn, err = strconv.Atoi(value)
+	case "values":
+		v.Params.Uplink.Values, v.Params.Downlink.Values = algorithm.Values(value), algorithm.Values(value)
+	case "eta":
+		v.Params.OuterLearningRate, err = strconv.ParseFloat(value, 64)
+	case "mu":
+		v.Params.OuterMomentum, err = strconv.ParseFloat(value, 64)
+	case "rho":
+		v.Rho, err = strconv.ParseFloat(value, 64)
+	case "rule":
+		if _, ok := rules[value]; !ok {
+			return fmt.Errorf("unknown rule %q", value)
+		}
+		v.Rule = value
+	case "leave":
+		if !slices.Contains([]string{keepResidual, dropResidual, flushResidual}, value) {
+			return fmt.Errorf("leave is %q, want keep, drop or flush", value)
+		}
+		v.Leave = value
+	default:
+		return fmt.Errorf("unknown key %q", key)
+	}
+	return err
+}
+
+// uplink of an update; leaving says that it is the last one for a while.
+func (v *variant) uplink(leaving bool) algorithm.Encoding {
+	e := v.Params.Uplink
+	if leaving && v.Leave == flushResidual {
+		e.KeepOneIn = min(e.KeepOneIn, flushKeepOneIn)
+	}
+	return e
+}
