@@ -1,0 +1,90 @@
+package main
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestSitesAreAwayHalfOfTheRoundsAndNeverAll(t *testing.T) {
+	for _, churn := range []string{half, twice, spells} {
+		for _, sites := range []int{2, 4, 16} {
+			s := setting{Churn: churn, Sites: sites, Rounds: 400, Seed: 3}
+			present := s.present()
+			if len(present) != s.length() {
+				t.Fatalf("%s: %d rounds, want %d", churn, len(present), s.length())
+			}
+			there := 0
+			for n, p := range present {
+				if !slices.Contains(p, true) {
+					t.Errorf("%s: nobody in round %d", churn, n)
+				}
+				for _, on := range p {
+					if on {
+						there++
+					}
+				}
+			}
+			share := float64(there) / float64(sites*len(present))
+			// Two sites would both be away in a quarter of the rounds; one is put there.
+			if share < 0.4 || share > 0.66 {
+				t.Errorf("%s, %d sites: there in %.2f of the rounds", churn, sites, share)
+			}
+			if again := s.present(); !slices.EqualFunc(present, again, slices.Equal[[]bool]) {
+				t.Errorf("%s: another draw of the same seed differs", churn)
+			}
+		}
+	}
+}
+
+func TestWithoutChurnAllAreThere(t *testing.T) {
+	for _, p := range (setting{Churn: noChurn, Sites: 3, Rounds: 5}).present() {
+		if slices.Contains(p, false) {
+			t.Fatalf("%v", p)
+		}
+	}
+}
+
+func TestVariantsAreRead(t *testing.T) {
+	v, err := parseVariant("dm:up=32,down=16,eta=.7,mu=.5,rho=0,leave=flush,rule=solo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := v.Params
+	if p.Uplink.KeepOneIn != 32 || p.Downlink.KeepOneIn != 16 || p.OuterLearningRate != .7 || p.OuterMomentum != .5 || v.Rho != 0 || v.Rule != "solo" {
+		t.Errorf("%+v", v)
+	}
+	if v.uplink(false).KeepOneIn != 32 || v.uplink(true).KeepOneIn != flushKeepOneIn {
+		t.Errorf("the last update before a leave keeps one in %d", v.uplink(true).KeepOneIn)
+	}
+	for _, bad := range []string{"", "adam", "dm:up", "dm:up=0", "dm:mu=1", "dm:nothing=1", "dm:rule=best", "dm:leave=run", "fedavg:up=2"} {
+		if _, err := parseVariant(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestJobsLeaveOutWhatSaysNothing(t *testing.T) {
+	o, err := parse([]string{"-sites", "1,2", "-seeds", "1,2", "-tasks", "mnist", "-variants", "dm;fedavg"}, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := o.jobs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two sites in four combinations of split and churn, one site in one.
+	if want := (4 + 1) * 2 * 2; len(jobs) != want {
+		t.Errorf("%d jobs, want %d", len(jobs), want)
+	}
+	for _, args := range [][]string{
+		{"-tasks", "cifar"}, {"-splits", "x"}, {"-churn", "x"}, {"-sites", "0"}, {"-seeds", "a"}, {"-variants", "x"}, {"-sites", "1", "-churn", "half"}, {"x"},
+	} {
+		o, err := parse(args, t.Output())
+		if err == nil {
+			_, err = o.jobs()
+		}
+		if err == nil {
+			t.Errorf("%v is taken", args)
+		}
+	}
+}
