@@ -67,13 +67,13 @@ func (e *Engine) heed(s *session.Session, h *coordinatorv1.PushHeader) {
 
 func equal(a, b *float64) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
 
-// joined are the results of the model at work as one: means weighted by samples.
-func (e *Engine) joined() *checkpoint.Evaluation {
-	out := &checkpoint.Evaluation{Version: e.model.version, RoundsCommitted: e.machine.Status().Committed}
+// join makes one result of a version of its members': means weighted by samples.
+func join(version uint64, results map[string]heldOut) *checkpoint.Evaluation {
+	out := &checkpoint.Evaluation{Version: version}
 	var loss, lossSamples float64
 	sums, weights := map[string]float64{}, map[string]float64{}
-	for _, name := range slices.Sorted(maps.Keys(e.results)) {
-		r := e.results[name]
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		r := results[name]
 		n := float64(r.Samples)
 		out.Samples += r.Samples
 		out.Members = append(out.Members, r.Measure)
@@ -106,7 +106,8 @@ func (e *Engine) judge(now time.Time) bool {
 		return false
 	}
 	e.unjudged = false
-	ev := e.joined()
+	ev := join(e.model.version, e.results)
+	ev.RoundsCommitted = e.machine.Status().Committed
 	e.evaluated = ev
 	e.machine.Evaluated(ev.RoundsCommitted)
 	e.log.Info("evaluated", "version", ev.Version, "samples", ev.Samples, "loss", number(ev.Loss), "members", len(ev.Members))
@@ -120,10 +121,11 @@ func (e *Engine) judge(now time.Time) bool {
 	e.pin()
 	if v.Kind != gate.Worse {
 		e.log.Info("gate", "verdict", v.Kind, "message", v.Message)
+		e.rollbacks.failed = "" // what it was to mend is past
 		return false
 	}
 	e.log.Warn("gate", "verdict", v.Kind, "reason", v1alpha1.ReasonEvaluationWorse, "message", v.Message)
-	if e.gate.Best == nil {
+	if e.gate.Best == nil || e.gate.Best.Version == e.model.version {
 		return false // nothing to go back to, as the verdict says
 	}
 	e.rollBack(now, &rollback{to: e.gate.Best.Version, reason: v1alpha1.ReasonEvaluationWorse, message: v.Message})
@@ -180,6 +182,9 @@ func (e *Engine) gateStatus(note string) *coordinatorv1.GateStatus {
 		return nil
 	}
 	out := &coordinatorv1.GateStatus{Verdict: string(gate.Waiting), Message: "no version has a held-out result yet"}
+	if b := e.gate.Best; b != nil {
+		out.Message = fmt.Sprintf("no version was judged since a person went back; the next is held against version %d", b.Version)
+	}
 	if v := e.gate.Last; v != nil {
 		out = &coordinatorv1.GateStatus{Verdict: string(v.Kind), Message: v.Message, Version: v.Version, Loss: v.Loss,
 			ReferenceVersion: v.Reference, ReferenceLoss: v.ReferenceLoss}

@@ -150,6 +150,7 @@ func (e *Engine) mergeFailed(now time.Time, a round.Commit, f failure) {
 		return
 	case f.reloaded != nil:
 		e.install(f.reloaded)
+		e.tellEvaluated() // a result since then is forgotten
 		if e.model.version != version {
 			// To call the round void would have its members send their work again, on
 			// top of a commit that holds it. The next start finds out what stays.

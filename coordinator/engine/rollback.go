@@ -13,6 +13,8 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/corpus"
+	"girassol.dev/coordinator/gate"
 	"girassol.dev/coordinator/round"
 )
 
@@ -100,7 +102,7 @@ func (e *Engine) wish(version *uint64, message string, kept []checkpoint.Manifes
 	if e.rollbacks.atWork != nil || e.rollbacks.wanted != nil {
 		return nil, refuse("another rollback is at work; see girassol status")
 	}
-	to := before(e.manifest)
+	to := before(e.manifest, kept)
 	if version != nil {
 		to = *version
 	} else if e.manifest.Version == 0 {
@@ -126,11 +128,16 @@ func (e *Engine) wish(version *uint64, message string, kept []checkpoint.Manifes
 }
 
 // before is the version whose state preceded a version's: a rollback continues
-// from what it went back to.
-func before(man checkpoint.Manifest) uint64 {
+// from what it went back to, which may be a rollback too.
+func before(man checkpoint.Manifest, kept []checkpoint.Manifest) uint64 {
 	v := man.Version
-	if man.Kind == checkpoint.KindRollback {
+	for man.Kind == checkpoint.KindRollback {
 		v = man.Rollback.To
+		i := slices.IndexFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == v })
+		if i < 0 {
+			break
+		}
+		man = kept[i]
 	}
 	return max(v, 1) - 1
 }
@@ -229,19 +236,27 @@ func (e *Engine) goBack(rb *rollback, man checkpoint.Manifest) (_ *model, _ chec
 	m, old := l.model, l.manifests[len(l.manifests)-1]
 	man.Digest = hex.EncodeToString(m.digest[:])
 	man.Agreement, man.Data = old.Agreement, old.Data
-	man.Evaluation = e.resultOf(old)
+	if e.cfg.Data != nil {
+		if _, err := corpus.New(*e.cfg.Data, position(man)); err != nil {
+			m.close()
+			return nil, man, false, fmt.Errorf("spec.data: %w", err)
+		}
+	}
+	kept, err := e.store.Kept()
+	if err != nil {
+		m.close()
+		return nil, man, false, err
+	}
+	man.Evaluation = resultOf(old, man.Gate, kept)
 	if man.Evaluation != nil {
 		man.Evaluation.RoundsCommitted = man.RoundsCommitted // the state at work has a result
 	}
-	if g := man.Gate; g != nil && rb.reason != v1alpha1.ReasonEvaluationWorse {
-		// A person has taken charge. A best version that was left is none any more.
-		if g.Best != nil && g.Best.Version > rb.to {
-			g.Best = nil
-			if old.Gate != nil {
-				g.Best = old.Gate.Best
-			}
+	if man.Gate != nil && rb.reason != v1alpha1.ReasonEvaluationWorse {
+		// A person has taken charge.
+		man.Gate = &gate.State{Best: e.bestOf(man, old, kept)}
+		if best := man.Gate.Best; best != nil {
+			e.store.Pin(&best.Version) // or the pruning after the rollback could take it
 		}
-		g.Rollbacks, g.Last = 0, nil
 	}
 	if made, err = e.store.WriteRollback(man, m.state, m.residual); err != nil {
 		m.close()
@@ -251,16 +266,12 @@ func (e *Engine) goBack(rb *rollback, man checkpoint.Manifest) (_ *model, _ chec
 	return m, man, true, nil
 }
 
-// resultOf finds a version's held-out result in the manifests after it; nil when
-// it has none.
-func (e *Engine) resultOf(man checkpoint.Manifest) *checkpoint.Evaluation {
+// resultOf is a version's held-out result, as a manifest after it or the gate knows
+// it; nil when it has none.
+func resultOf(man checkpoint.Manifest, g *gate.State, kept []checkpoint.Manifest) *checkpoint.Evaluation {
 	same := []uint64{man.Version}
 	if man.Kind == checkpoint.KindRollback {
 		same = append(same, man.Rollback.To)
-	}
-	kept, err := e.store.Kept()
-	if err != nil {
-		e.log.Warn("manifests cannot be read", "error", err)
 	}
 	for _, m := range kept {
 		if ev := m.Evaluation; ev != nil && slices.Contains(same, ev.Version) {
@@ -268,7 +279,32 @@ func (e *Engine) resultOf(man checkpoint.Manifest) *checkpoint.Evaluation {
 			return &found
 		}
 	}
-	return nil
+	if g == nil || g.Best == nil || !slices.Contains(same, g.Best.Version) {
+		return nil
+	}
+	results := map[string]heldOut{} // the manifests after a pinned version are pruned
+	for _, m := range g.Best.Measures {
+		results[m.Member] = heldOut{Measure: m}
+	}
+	return join(g.Best.Version, results)
+}
+
+// bestOf is the gate's reference once a person has gone back: the best version, or
+// where that was left the one that was best then, unless the state's own result is
+// better. It is nil when none of them is kept.
+func (e *Engine) bestOf(man, old checkpoint.Manifest, kept []checkpoint.Manifest) *gate.Result {
+	best := man.Gate.Best
+	if best != nil && best.Version > old.Version {
+		best = nil
+		if old.Gate != nil && old.Gate.Best != nil && slices.ContainsFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == old.Gate.Best.Version }) {
+			best = old.Gate.Best
+		}
+	}
+	if man.Evaluation == nil {
+		return best
+	}
+	_, s := e.cfg.Gate.Judge(gate.State{Best: best}, gate.Result{Version: old.Version, Measures: man.Evaluation.Members})
+	return s.Best
 }
 
 // wentBack takes over what goBack has made durable.
@@ -311,10 +347,10 @@ func (e *Engine) rollbackFailed(now time.Time, rb *rollback, made bool, err erro
 	case made:
 		e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("version %d: %w: check the disk and start again: %w", e.model.version+1, errUnknownDurability, err))
 		return
-	case errors.Is(err, checkpoint.ErrNotKept):
+	case errors.Is(err, checkpoint.ErrNotKept) && rb.reason == v1alpha1.ReasonEvaluationWorse:
 		e.gate.Best = nil // the next result is the reference
-		e.pin()
 	}
+	e.pin() // goBack may have pinned another
 	e.rollbacks.failed = fmt.Sprintf("going back from version %d to %d failed, training goes on: %v", e.model.version, rb.to, err)
 	e.log.Error("rollback failed, training goes on", "version", e.model.version, "to", rb.to, "reason", rb.reason, "error", err)
 	e.act(now, e.goOn(now))

@@ -127,6 +127,10 @@ func (c Config) judge(best *Result, r Result) (v Verdict, better bool) {
 		v.Kind = NotComparable
 		v.Message = fmt.Sprintf("nobody told a held-out loss of version %d, which the gate compares", r.Version)
 		return v, false
+	case best != nil && best.Version == r.Version:
+		v.Kind, v.Loss = Passed, all
+		v.Message = fmt.Sprintf("version %d, the best so far, has held-out loss %s by a newer result", r.Version, number(all))
+		return v, true
 	case best == nil:
 		v.Kind, v.Loss = Passed, all
 		v.Message = fmt.Sprintf("version %d has held-out loss %s, the first to compare others with", r.Version, number(all))

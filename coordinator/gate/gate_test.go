@@ -79,6 +79,18 @@ func TestALossIsHeldAgainstTheBestOfTheSameMembers(t *testing.T) {
 	}
 }
 
+// More members may tell of a version, or one of them again, after it was judged.
+func TestANewerResultOfTheBestVersionTakesThePlaceOfItsOwn(t *testing.T) {
+	s := State{Best: &Result{Version: 7, Measures: []Measure{m("a/1", 10, 2)}}, Rollbacks: 2}
+	v, next := Config{Margin: 0.1}.Judge(s, result(7, m("a/1", 10, 3), m("b/1", 10, 4)))
+	if v.Kind != Passed || !equal(v.Loss, 3.5) || v.ReferenceLoss != nil || len(next.Best.Measures) != 2 || next.Rollbacks != 2 {
+		t.Fatalf("judged %+v, the state is %+v", v, next)
+	}
+	if v, _ := (Config{Margin: 0.1}).Judge(next, result(8, m("b/1", 10, 4.1))); v.Kind != Passed || !equal(v.ReferenceLoss, 4) {
+		t.Errorf("b's result is not compared: %+v", v)
+	}
+}
+
 func equal(got *float64, want float64) bool {
 	if math.IsNaN(want) {
 		return got == nil

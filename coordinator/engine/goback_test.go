@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/gate"
+	"girassol.dev/internal/algorithm"
+)
+
+// What a rollback goes back to, and what the gate knows afterwards.
+
+func (g *gated) goBack(to *uint64) RolledBack {
+	g.t.Helper()
+	done, err := g.r.engine.Rollback(g.r.ctx(), to, "")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.rolledBack()
+	return done
+}
+
+// gone waits until a version has been pruned.
+func (g *gated) gone(version uint64) {
+	g.t.Helper()
+	for deadline := time.Now().Add(rigWait); ; time.Sleep(time.Millisecond) {
+		kept, err := g.r.store.Kept()
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if !slices.ContainsFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == version }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatalf("version %d is never pruned", version)
+		}
+	}
+}
+
+func TestOneVersionBackIsNeverOneThatWasLeft(t *testing.T) {
+	t.Parallel()
+	rollback := func(version, to uint64) checkpoint.Manifest {
+		return checkpoint.Manifest{Version: version, Kind: checkpoint.KindRollback, Rollback: &checkpoint.Rollback{Version: version, To: to}}
+	}
+	kept := []checkpoint.Manifest{{Version: 2}, {Version: 5}, rollback(6, 2), {Version: 7}, rollback(8, 6), rollback(9, 0)}
+	for _, c := range []struct{ at, want uint64 }{{2, 1}, {6, 1}, {7, 6}, {8, 1}, {9, 0}} {
+		man := kept[slices.IndexFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == c.at })]
+		if got := before(man, kept); got != c.want {
+			t.Errorf("before version %d: %d, want %d", c.at, got, c.want)
+		}
+	}
+	if got := before(rollback(8, 6), nil); got != 5 {
+		t.Errorf("with nothing kept: %d", got)
+	}
+}
+
+func TestAfterAPersonsRollbackTheGateGoesBackToWhatIsKept(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DecoupledMomentum)
+	var seven []byte
+	for version, loss := range []float64{3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 1, 1} {
+		if c := g.round(loss); version == 6 {
+			seven = c.GetDigest()
+		}
+	}
+	g.gone(1) // the best before version 8
+	g.goBack(new(uint64(7)))
+	if st := g.r.status().GetGate(); st.GetVerdict() != string(gate.Waiting) || !strings.Contains(st.GetMessage(), "version 7") {
+		t.Errorf("gate says %v", st)
+	}
+	g.round(math.NaN()) // on version 7's state, whose result is known
+	if c := g.round(9); !c.GetVoid() || c.GetReason() != string(v1alpha1.ReasonEvaluationWorse) {
+		t.Fatalf("the round on the bad version ended with %v", c)
+	}
+	if back := g.rolledBack(); !bytes.Equal(back.GetDigest(), seven) {
+		t.Errorf("went back to another state than version 7's: %v", back)
+	}
+}
+
+func TestAPersonsRollbackToADamagedVersionLeavesTheGateItsBest(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DecoupledMomentum)
+	g.round(3)
+	one := g.r.status().GetDigest()
+	g.round(2) // version 1 is the best
+	g.round(2.1)
+	delta := filepath.Join(g.cfg.DataDir, "commits", "000000000002", "delta.bin")
+	if err := os.WriteFile(delta, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.r.engine.Rollback(g.r.ctx(), new(uint64(2)), ""); err == nil || !strings.Contains(g.r.status().GetMessage(), "training goes on") {
+		t.Fatalf("%v; status %v", err, g.r.status())
+	}
+	if c := g.round(9); !c.GetVoid() {
+		t.Fatalf("the round on the bad version ended with %v", c)
+	}
+	if back := g.rolledBack(); !bytes.Equal(back.GetDigest(), one) {
+		t.Errorf("went back to another state than version 1's: %v", back)
+	}
+}
+
+func TestTheBestVersionsResultOutlivesItsManifests(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DecoupledMomentum)
+	for _, loss := range []float64{3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1} {
+		g.round(loss)
+	}
+	g.gone(2)
+	g.round(9)
+	g.rolledBack()
+	if ev := g.r.status().GetEvaluation(); ev.GetVersion() != 1 || ev.GetLoss() != 2 || ev.GetSamples() != 16 {
+		t.Errorf("the state at work was evaluated, the status says %v", ev)
+	}
+	for _, a := range g.agents {
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	}
+	if g.agents[0].grant().GetEvaluate() {
+		t.Error("it is to be evaluated again")
+	}
+}
+
+// voidRound is one in which both members tell a held-out loss and have no update.
+func (g *gated) voidRound(loss float64) {
+	g.t.Helper()
+	for _, a := range g.agents {
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	}
+	for _, a := range g.agents {
+		grant := a.grant()
+		h := a.header(grant, "none", nil)
+		h.Weight, h.Evaluation = 0, &coordinatorv1.Evaluation{Version: grant.GetBaseVersion(), Samples: 8, Loss: &loss}
+		a.push(h, nil)
+	}
+	for _, a := range g.agents {
+		if c := a.committed(); !c.GetVoid() {
+			g.t.Fatalf("ended with %v", c)
+		}
+	}
+}
+
+func TestTheBestVersionDoesNotGoBackToItself(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DecoupledMomentum)
+	g.round(3)
+	g.voidRound(2)
+	for _, again := range []float64{2.5, math.Inf(1)} {
+		g.voidRound(again)
+		st := g.r.status()
+		if st.LastRollback != nil || strings.Contains(st.GetMessage(), "failed") || st.GetVersion() != 1 {
+			t.Fatalf("status %v", st)
+		}
+	}
+	if v := g.r.status().GetGate(); v.GetVerdict() != string(gate.Worse) || v.GetReferenceLoss() != 2.5 {
+		t.Errorf("gate says %v", v)
+	}
+}
+
+func TestAResultThatAFailedMergeForgetsIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DecoupledMomentum)
+	g.round(3)
+	if err := os.MkdirAll(filepath.Join(g.cfg.DataDir, "commits", "000000000002", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if c := g.round(2); !c.GetVoid() || c.GetReason() != string(v1alpha1.ReasonCommitLogFailed) {
+		t.Fatalf("ended with %v", c)
+	}
+	g.round(2)
+	if ev := g.r.status().GetEvaluation(); ev.GetVersion() != 1 {
+		t.Errorf("evaluation %v", ev)
+	}
+}
