@@ -57,6 +57,18 @@ func wantTrail(t testing.TB, s *Store, want string, state uint64) {
 	}
 }
 
+// It is told while a snapshot is put into place or old ones leave.
+func TestAPinWaitsForNoDisk(t *testing.T) {
+	s := must(open(t.TempDir(), quiet(), unsyncedDisk))(t)
+	defer func() { _ = s.Close() }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Pin(new(uint64(3)))
+	if keep := s.needed(0, nil); len(keep) != 0 {
+		t.Errorf("kept %v of an empty store", keep)
+	}
+}
+
 func TestARollbackHasTheOldStateUnderANewVersion(t *testing.T) {
 	dir := t.TempDir()
 	s := filled(t, dir, 5)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrFenced says that a newer coordinator has taken over the store: this one
@@ -42,8 +43,9 @@ type Store struct {
 	mu     sync.Mutex // guards what follows, and every rename
 	closed bool
 	newest *uint64 // version; nil while the store is empty
-	pinned *uint64 // version that is not pruned; nil for none
 	pruned uint64  // folders moved to staging, for their names
+
+	pinned atomic.Pointer[uint64] // version that is not pruned; nil for none
 }
 
 const (

@@ -202,20 +202,16 @@ func (r *Reader) Kept() ([]Manifest, error) {
 }
 
 // Pin keeps a version's state from being pruned, in the place of the one pinned
-// before; nil pins none. It does not survive Close.
-func (s *Store) Pin(version *uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pinned = version
-}
+// before; nil pins none. It does not survive Close, and waits for no disk.
+func (s *Store) Pin(version *uint64) { s.pinned.Store(version) }
 
 // needed are folders up to the older of the two newest snapshots that something
 // kept is made of: the pinned version, and rollbacks whose snapshot may turn out
 // to be damaged. It is called with mu held.
 func (s *Store) needed(older uint64, commits []uint64) map[folder]bool {
 	var wanted []uint64
-	if s.pinned != nil {
-		wanted = append(wanted, *s.pinned)
+	if pinned := s.pinned.Load(); pinned != nil {
+		wanted = append(wanted, *pinned)
 	}
 	for _, v := range commits {
 		if v > older {
