@@ -154,6 +154,9 @@ func TestASiteCannotSpeakForAnother(t *testing.T) {
 	if _, err := coordinatorv1.NewAdminClient(thief).Status(c.ctx(), &coordinatorv1.StatusRequest{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("Admin with a site's certificate: %v", err)
 	}
+	if _, err := coordinatorv1.NewAdminClient(thief).Rollback(c.ctx(), &coordinatorv1.RollbackRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("rollback with a site's certificate: %v", err)
+	}
 	person, err := wire.Dial(c.addr, ca.link("person2", ""))
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -26,7 +27,11 @@ func (a *Admin) Rollback(ctx context.Context, req *coordinatorv1.RollbackRequest
 	if n := len(req.GetMessage()); n > maxMessage {
 		return nil, status.Errorf(codes.InvalidArgument, "message has %d bytes, at most %d", n, maxMessage)
 	}
-	a.Log.Info("rollback requested", "version", req.Version, "message", req.GetMessage())
+	to := "the one before"
+	if req.Version != nil {
+		to = strconv.FormatUint(req.GetVersion(), 10)
+	}
+	a.Log.Info("rollback requested", "version", to, "message", req.GetMessage())
 	ctx, cancel := context.WithTimeout(ctx, rollbackTimeout)
 	defer cancel()
 	done, err := a.Engine.Rollback(ctx, req.Version, req.GetMessage())
