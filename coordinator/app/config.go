@@ -255,6 +255,7 @@ func (d *declaration) roundConfig() round.Config {
 		Total: uint64(s.Rounds.Total), MinSites: int(s.Rounds.MinSites), LocalSteps: uint64(s.Rounds.LocalSteps),
 		Train: seconds(s.Rounds.TrainSeconds), Collect: seconds(s.Rounds.CollectSeconds), Join: seconds(s.Rounds.JoinSeconds),
 		Grace: seconds(s.Drain.GraceSeconds), MaxConsecutiveVoid: uint64(s.Rounds.MaxConsecutiveVoid), EvaluateEvery: uint64(s.Evaluation.Every), EvaluateSite: s.Evaluation.Site,
+		EvaluateVoid: s.Evaluation.Gate != nil,
 	}
 	// Members of the last round get a tenth of a round to be ready for the next.
 	c.Settle = min(max(c.Train/10, 500*time.Millisecond), 5*time.Second)

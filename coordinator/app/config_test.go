@@ -48,6 +48,9 @@ func TestConfigurationIsReadWithDefaults(t *testing.T) {
 	if c.Train != 30*time.Second || c.MinSites != 2 || c.Total != 20 || len(c.Sites) != 2 || c.Sites[0] != "quebec" {
 		t.Errorf("round: %+v", c)
 	}
+	if d.federation.Spec.Evaluation.Gate = new(v1alpha1.GateSpec); c.EvaluateVoid || !d.roundConfig().EvaluateVoid {
+		t.Error("a gate wants a void round's model evaluated, and nobody else")
+	}
 }
 
 func TestBadConfigurationNamesTheFieldAndTheWayOut(t *testing.T) {

@@ -128,22 +128,44 @@ func TestTheBestVersionsResultOutlivesItsManifests(t *testing.T) {
 	}
 }
 
-// voidRound is one in which both members tell a held-out loss and have no update.
-func (g *gated) voidRound(loss float64) {
+// voidRound is one in which both members tell a held-out loss and have no update. It
+// returns whether they were asked for it.
+func (g *gated) voidRound(loss float64) (asked bool) {
 	g.t.Helper()
 	for _, a := range g.agents {
 		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
 	}
 	for _, a := range g.agents {
 		grant := a.grant()
+		asked = grant.GetEvaluate()
 		h := a.header(grant, "none", nil)
-		h.Weight, h.Evaluation = 0, &coordinatorv1.Evaluation{Version: grant.GetBaseVersion(), Samples: 8, Loss: &loss}
+		h.Weight = 0
+		if !math.IsNaN(loss) {
+			h.Evaluation = &coordinatorv1.Evaluation{Version: grant.GetBaseVersion(), Samples: 8, Loss: &loss}
+		}
 		a.push(h, nil)
 	}
 	for _, a := range g.agents {
 		if c := a.committed(); !c.GetVoid() {
 			g.t.Fatalf("ended with %v", c)
 		}
+	}
+	return asked
+}
+
+func TestAModelOnWhichNobodyCanTrainIsEvaluatedAndLeft(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DiLoCo, func(c *Config) { c.Round.EvaluateEvery, c.Round.EvaluateVoid = 100, true })
+	seeded := g.r.status().GetDigest()
+	g.round(2)
+	if g.voidRound(math.NaN()) {
+		t.Error("asked to evaluate before there was a reason")
+	}
+	if !g.voidRound(9) {
+		t.Error("not asked to evaluate after a void round")
+	}
+	if back := g.rolledBack(); !bytes.Equal(back.GetDigest(), seeded) {
+		t.Errorf("rolled back as %v", back)
 	}
 }
 

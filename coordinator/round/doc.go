@@ -83,6 +83,9 @@ type Config struct {
 	// EvaluateEvery so many commits the grants ask for an evaluation, in each round
 	// until there is a result; 0 never.
 	EvaluateEvery uint64
+	// EvaluateVoid: also after a void round, if the model at work has no result, which
+	// may be spoiled: when nobody can train on it, no commit comes any more.
+	EvaluateVoid bool
 	// EvaluateSite is the only site whose members are asked; empty: all.
 	EvaluateSite string
 }

@@ -42,7 +42,13 @@ func (m *Machine) Unevaluated() { m.evaluated = false }
 
 // EvaluationDue says whether the model at rest is to be evaluated.
 func (m *Machine) EvaluationDue() bool {
-	return m.cfg.EvaluateEvery > 0 && (!m.evaluated || m.committed >= m.resultAt+m.cfg.EvaluateEvery)
+	switch {
+	case m.cfg.EvaluateEvery == 0:
+		return false
+	case !m.evaluated || m.committed >= m.resultAt+m.cfg.EvaluateEvery:
+		return true
+	}
+	return m.cfg.EvaluateVoid && m.voidRow > 0 && m.committed > m.resultAt
 }
 
 // evaluates says whether grants to a site's members ask for an evaluation.

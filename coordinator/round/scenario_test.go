@@ -79,6 +79,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 			LocalSteps: number(t, arg, "steps", 20), Train: span(t, arg, "train", 10*time.Second), Collect: span(t, arg, "collect", 5*time.Second),
 			Join: span(t, arg, "join", 30*time.Second), Settle: span(t, arg, "settle", time.Second), Grace: span(t, arg, "grace", 5*time.Second),
 			MaxConsecutiveVoid: number(t, arg, "max-void", 0), EvaluateEvery: number(t, arg, "evaluate-every", 0), EvaluateSite: arg["evaluate-site"],
+			EvaluateVoid: arg["evaluate-void"] != "",
 		}, number(t, arg, "last-round", 0), number(t, arg, "committed", 0), 0, s.now)
 		return s.print(s.m.Tick(s.now))
 	case "model":
