@@ -76,6 +76,15 @@ test-python: check-go ## Tests of the Python SDK; PYTHON=... chooses the interpr
 	fi
 	cd siteagent/python && $(PYTHON) -m unittest
 
+FLWR ?= >=1.21
+.PHONY: test-flower
+test-flower: check-go ## Tests of the Flower adapter with the real flwr from PyPI (FLWR===1.21.0: that version); test-python runs them with a stand-in
+	@d=$$(mktemp -d) && trap 'rm -rf "$$d"' EXIT; \
+	if ! $(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --target "$$d" 'flwr$(FLWR)'; then \
+	  echo "make: flwr cannot be had from PyPI here: its adapter is tested with the stand-in only (make test-python)"; exit 0; \
+	fi; \
+	cd siteagent/python && PYTHONPATH="$$d" $(PYTHON) -m unittest tests.test_flower_project tests.test_flower tests.test_flower_federation
+
 .PHONY: services
 services: # Some tests start a real Redis or Prometheus; Debian's packages are enough. Without one they are skipped and say so.
 	@for s in redis-server prometheus; do \

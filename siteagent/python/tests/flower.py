@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "examples", "flower")
 REAL = importlib.util.find_spec("flwr") is not None
 NUMPY = importlib.util.find_spec("numpy") is not None
-PATHS = [SRC] if REAL else [SRC, os.path.join(HERE, "flwr_standin")]
+PATHS = [SRC, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))] if REAL else [SRC, os.path.join(HERE, "flwr_standin")]
 
 if NUMPY:
     if REAL:
