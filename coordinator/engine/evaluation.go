@@ -59,6 +59,10 @@ func (e *Engine) heed(s *session.Session, h *coordinatorv1.PushHeader) {
 	if old, ok := e.results[s.Member]; ok && old.Samples == r.Samples && equal(old.Loss, r.Loss) {
 		return // the same header again, after a broken upload
 	}
+	if _, ok := e.results[s.Member]; !ok && len(e.results) >= maxMembers*len(e.cfg.Round.Sites) {
+		e.log.Warn("too many results of one version, this one does not count", "member", s.Member, "version", ev.GetVersion())
+		return // of nodes under ever new names
+	}
 	if e.results == nil {
 		e.results = map[string]heldOut{}
 	}

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/gate"
+	"girassol.dev/coordinator/session"
 	"girassol.dev/internal/algorithm"
 )
 
@@ -97,7 +100,9 @@ func TestAPersonsRollbackToADamagedVersionLeavesTheGateItsBest(t *testing.T) {
 	if err := os.WriteFile(delta, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.r.engine.Rollback(g.r.ctx(), new(uint64(2)), ""); err == nil || !strings.Contains(g.r.status().GetMessage(), "training goes on") {
+	_, err := g.r.engine.Rollback(g.r.ctx(), new(uint64(2)), "")
+	var refused *RefusedError
+	if !errors.As(err, &refused) || refused.Reason != v1alpha1.ReasonVersionNotKept || !strings.Contains(g.r.status().GetMessage(), "training goes on") {
 		t.Fatalf("%v; status %v", err, g.r.status())
 	}
 	if c := g.round(9); !c.GetVoid() {
@@ -199,5 +204,24 @@ func TestAResultThatAFailedMergeForgetsIsAskedForAgain(t *testing.T) {
 	g.round(2)
 	if ev := g.r.status().GetEvaluation(); ev.GetVersion() != 1 {
 		t.Errorf("evaluation %v", ev)
+	}
+}
+
+func TestResultsOfOneVersionAreBounded(t *testing.T) {
+	t.Parallel()
+	g := newGated(t, algorithm.DiLoCo)
+	tell := func(node string) {
+		h := &coordinatorv1.PushHeader{Evaluation: &coordinatorv1.Evaluation{Samples: 1, Loss: new(1.0)}}
+		g.r.engine.heed(&session.Session{Site: "a", Member: "a/" + node}, h)
+	}
+	var n int
+	if err := g.r.engine.do(g.r.ctx(), func() {
+		for i := range 3 * maxMembers {
+			tell(fmt.Sprint("n", i))
+		}
+		tell("n0")
+		n = len(g.r.engine.results)
+	}); err != nil || n != 2*maxMembers {
+		t.Errorf("%d results of two sites (%v)", n, err)
 	}
 }

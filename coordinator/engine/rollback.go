@@ -338,7 +338,11 @@ func (e *Engine) wentBack(now time.Time, rb *rollback, m *model, man checkpoint.
 // rollbackFailed: the model is as it was, and training goes on with it.
 func (e *Engine) rollbackFailed(now time.Time, rb *rollback, made bool, err error) {
 	if rb.answer != nil {
-		rb.answer <- rollbackAnswer{err: err}
+		answer := err
+		if errors.Is(err, checkpoint.ErrNotKept) { // damaged, or pruned since it was asked for
+			answer = &RefusedError{v1alpha1.ReasonVersionNotKept, err.Error()}
+		}
+		rb.answer <- rollbackAnswer{err: answer}
 	}
 	switch {
 	case errors.Is(err, checkpoint.ErrFenced):
