@@ -10,20 +10,24 @@ import (
 // there when it happened or comes back later; one that is past it keeps its work.
 func TestWorkOnAStateThatWasGivenUpIsForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
-		commits    int    // after the version that the work is on
+		commits    int    // after version 3, which the work is on
 		rolledBack uint64 // as the manifest of the newest version says
 		accepted   bool
 		forgotten  bool
 	}{
-		"the rollback follows the work":            {1, 1, false, true},
-		"with an update that was accepted":         {1, 1, true, true},
-		"commits follow the rollback":              {4, 2, false, true},
-		"the rollback is older than the work":      {2, 0, false, false},
-		"an update passed over that was not taken": {2, 0, false, false},
+		"the rollback follows the work":    {1, 4, false, true},
+		"with an update that was accepted": {1, 4, true, true},
+		"commits follow the rollback":      {4, 5, false, true},
+		"the work is on the rollback":      {2, 3, false, false},
+		"the work is on a commit after it": {2, 2, true, false},
+		"there was no rollback":            {2, 0, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, algorithm.DecoupledMomentum)
 			r := open(t, t.TempDir())
+			for range 3 {
+				b.commit("others")
+			}
 			must(t, r.Install(b.man, b.snapshot()))
 			b.stage(r, "mine")
 			if c.accepted {
