@@ -15,6 +15,7 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/coordinator/corpus"
 	"girassol.dev/coordinator/gate"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/internal/algorithm"
@@ -104,6 +105,10 @@ func TestAPersonsRollbackToADamagedVersionLeavesTheGateItsBest(t *testing.T) {
 	var refused *RefusedError
 	if !errors.As(err, &refused) || refused.Reason != v1alpha1.ReasonVersionNotKept || !strings.Contains(g.r.status().GetMessage(), "training goes on") {
 		t.Fatalf("%v; status %v", err, g.r.status())
+	}
+	g.round(2.1)
+	if st := g.r.status(); strings.Contains(st.GetMessage(), "training goes on") {
+		t.Errorf("a version passed since, the status still says %q", st.GetMessage())
 	}
 	if c := g.round(9); !c.GetVoid() {
 		t.Fatalf("the round on the bad version ended with %v", c)
@@ -223,5 +228,42 @@ func TestResultsOfOneVersionAreBounded(t *testing.T) {
 		n = len(g.r.engine.results)
 	}); err != nil || n != 2*maxMembers {
 		t.Errorf("%d results of two sites (%v)", n, err)
+	}
+}
+
+func TestNobodyGoesBackToALargerCorpus(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	cfg := testConfig(t.TempDir(), p, "a")
+	run := func(samples uint64) (*rig, *agent) {
+		cfg.Data = nil
+		if samples > 0 {
+			cfg.Data = &corpus.Config{Samples: samples, Lease: 10}
+		}
+		r, agents := dataRig(t, cfg)
+		return r, agents[0]
+	}
+	r, a := run(1000)
+	a.ready(0)
+	g := a.grant()
+	payload, _ := work(t, smallModel(t), p)(a, g)
+	a.sends(g, payload, text(g.GetData()))
+	a.committed()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = run(0) // without the ledger for a time, and back to before it
+	if _, err := r.engine.Rollback(r.ctx(), new(uint64(0)), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = run(500)
+	if _, err := r.engine.Rollback(r.ctx(), new(uint64(1)), ""); err == nil || !strings.Contains(err.Error(), "cannot shrink to 500") {
+		t.Errorf("went back to a count of 1000 samples: %v", err)
+	}
+	if st := r.status(); st.GetVersion() != 2 {
+		t.Errorf("status %v", st)
 	}
 }
