@@ -101,6 +101,13 @@ func (a *Agent) judgeTrainer(err error) {
 	}
 }
 
+// forgive forgets failures on a state that the federation has given up: it may be
+// what the trainer failed on.
+func (a *Agent) forgive() {
+	a.failures = 0
+	a.letGo()
+}
+
 // holdBack keeps work from the trainer for a while.
 func (a *Agent) holdBack(reason v1alpha1.Reason, why string, span time.Duration) {
 	a.mu.Lock()

@@ -291,3 +291,30 @@ func TestATrainerThatFailsOnAndOnIsHeldBackWithItsLastWords(t *testing.T) {
 		t.Errorf("%d failures are remembered", r.agent.failures)
 	}
 }
+
+func TestATrainerIsNotHeldBackForAStateThatWasGivenUp(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	p := &person{t: t, fail: "RuntimeError: loss is not finite"}
+	r := launch(t, c, "", p)
+	c.waitReady(0)
+	for round := range uint64(failuresInARow) {
+		c.tell(c.grant(round+1, 2, long))
+		c.waitBeat("that ends the round", func(h *coordinatorv1.Heartbeat) bool {
+			return h.GetRound() == round+1 && h.GetDetail() != ""
+		})
+	}
+	c.waitBeat("that holds work back", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_WAITING_FOR_TRAINER && strings.Contains(h.GetDetail(), "in a row")
+	})
+	c.commit()
+	c.do(func() { // the version is a rollback, which has no delta
+		delete(c.deltas, c.version)
+		c.snapshot.manifest.RolledBack = c.version
+	})
+	c.tell(c.committed(4))
+	c.waitReady(1)
+	r.stop()
+	if r.agent.failures != 0 || r.agent.held != "" {
+		t.Errorf("%d failures are remembered, held back for %q", r.agent.failures, r.agent.held)
+	}
+}
