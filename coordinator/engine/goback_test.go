@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -33,20 +32,27 @@ func (g *gated) goBack(to *uint64) RolledBack {
 	return done
 }
 
-// gone waits until a version has been pruned.
-func (g *gated) gone(version uint64) {
+// rounds runs one after the other, each with the snapshot that it leads to, so that
+// it is known what is pruned.
+func (g *gated) rounds(losses ...float64) (ended []*coordinatorv1.Committed) {
 	g.t.Helper()
-	for deadline := time.Now().Add(rigWait); ; time.Sleep(time.Millisecond) {
-		kept, err := g.r.store.Kept()
-		if err != nil {
+	for _, loss := range losses {
+		ended = append(ended, g.round(loss))
+		var snapshot chan struct{}
+		if err := g.r.engine.do(g.r.ctx(), func() { snapshot = g.r.engine.snapshot }); err != nil {
 			g.t.Fatal(err)
 		}
-		if !slices.ContainsFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == version }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			g.t.Fatalf("version %d is never pruned", version)
-		}
+		<-snapshot
+	}
+	return ended
+}
+
+// gone checks that a version has been pruned.
+func (g *gated) gone(version uint64) {
+	g.t.Helper()
+	kept, err := g.r.store.Kept()
+	if err != nil || slices.ContainsFunc(kept, func(m checkpoint.Manifest) bool { return m.Version == version }) {
+		g.t.Fatalf("version %d is still there (%v)", version, err)
 	}
 }
 
@@ -70,12 +76,7 @@ func TestOneVersionBackIsNeverOneThatWasLeft(t *testing.T) {
 func TestAfterAPersonsRollbackTheGateGoesBackToWhatIsKept(t *testing.T) {
 	t.Parallel()
 	g := newGated(t, algorithm.DecoupledMomentum)
-	var seven []byte
-	for version, loss := range []float64{3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 1, 1} {
-		if c := g.round(loss); version == 6 {
-			seven = c.GetDigest()
-		}
-	}
+	seven := g.rounds(3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 1, 1)[6].GetDigest()
 	g.gone(1) // the best before version 8
 	g.goBack(new(uint64(7)))
 	if st := g.r.status().GetGate(); st.GetVerdict() != string(gate.Waiting) || !strings.Contains(st.GetMessage(), "version 7") {
@@ -121,9 +122,7 @@ func TestAPersonsRollbackToADamagedVersionLeavesTheGateItsBest(t *testing.T) {
 func TestTheBestVersionsResultOutlivesItsManifests(t *testing.T) {
 	t.Parallel()
 	g := newGated(t, algorithm.DecoupledMomentum)
-	for _, loss := range []float64{3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1} {
-		g.round(loss)
-	}
+	g.rounds(3, 2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1)
 	g.gone(2)
 	g.round(9)
 	g.rolledBack()
