@@ -103,7 +103,7 @@ class FederationCase(Case):
 
     def status(self) -> dict[str, Any]:
         command = [os.path.join(self.bin, "girassol"), "status", "-o", "json", "--address", self.address]
-        out = subprocess.run(command, capture_output=True, text=True)
+        out = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         return json.loads(out.stdout) if out.returncode == 0 else {}
 
     def until(self, what: str, condition: Callable[[], Any]) -> Any:
