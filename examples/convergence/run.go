@@ -144,13 +144,14 @@ func (f *federation) round(n int) error {
 		}
 	}
 	alone := len(members) == 1
+	params := f.v.at(n, len(f.present), len(members), f.agreement)
 	var updates []merge.Update
 	var upBytes int64
 	for _, s := range members {
 		if err := s.follow(f); err != nil {
 			return err
 		}
-		u, err := s.work(f, alone, f.leaves(s.index, n))
+		u, err := s.work(f, f.v.uplink(params, f.leaves(s.index, n)), alone)
 		if err != nil {
 			return f.diverge(n, err)
 		}
@@ -159,7 +160,6 @@ func (f *federation) round(n int) error {
 		f.r.Updates++
 		updates = append(updates, u)
 	}
-	params := rules[f.v.Rule](f.v.Params, len(members))
 	cfg := f.cfg
 	cfg.Params = params
 	var out bytes.Buffer

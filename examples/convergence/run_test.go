@@ -9,7 +9,7 @@ import (
 	"girassol.dev/siteagent/trainer/transformer"
 )
 
-// noise is images of random pixels with random labels: nothing to learn.
+// noise is images of random pixels with random labels, to be learned by heart only.
 func noise(t *testing.T, n int) *digits {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))

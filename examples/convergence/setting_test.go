@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"testing"
 )
@@ -45,18 +46,29 @@ func TestWithoutChurnAllAreThere(t *testing.T) {
 }
 
 func TestVariantsAreRead(t *testing.T) {
-	v, err := parseVariant("dm:up=32,down=16,eta=.7,mu=.5,rho=0,leave=flush,rule=solo")
+	v, err := parseVariant("dm:up=32,down=16,eta=.7,mu=.5,rho=0,leave=flush,rule=members")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := v.Params
-	if p.Uplink.KeepOneIn != 32 || p.Downlink.KeepOneIn != 16 || p.OuterLearningRate != .7 || p.OuterMomentum != .5 || v.Rho != 0 || v.Rule != "solo" {
+	if p.Uplink.KeepOneIn != 32 || p.Downlink.KeepOneIn != 16 || p.OuterLearningRate != .7 || p.OuterMomentum != .5 || v.Rho != 0 || v.Rule != "members" {
 		t.Errorf("%+v", v)
 	}
-	if v.uplink(false).KeepOneIn != 32 || v.uplink(true).KeepOneIn != flushKeepOneIn {
-		t.Errorf("the last update before a leave keeps one in %d", v.uplink(true).KeepOneIn)
+	if v.uplink(p, false).KeepOneIn != 32 || v.uplink(p, true).KeepOneIn != flushKeepOneIn {
+		t.Errorf("the last update before a leave keeps one in %d", v.uplink(p, true).KeepOneIn)
 	}
-	for _, bad := range []string{"", "adam", "dm:up", "dm:up=0", "dm:mu=1", "dm:nothing=1", "dm:rule=best", "dm:leave=run", "fedavg:up=2"} {
+	if mu := v.at(0, 10, 1, nil).OuterMomentum; mu != 0 {
+		t.Errorf("momentum %g alone", mu)
+	}
+	if v, err = parseVariant("dm:finish=.1,finishkeep=2"); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]int{0: 16, 17: 16, 18: 2, 19: 2} {
+		if got := v.at(n, 20, 4, nil).Uplink.KeepOneIn; got != want {
+			t.Errorf("round %d of 20 keeps one in %d, want %d", n, got, want)
+		}
+	}
+	for _, bad := range []string{"", "adam", "dm:up", "dm:up=0", "dm:mu=1", "dm:nothing=1", "dm:rule=best", "dm:leave=run", "dm:finish=2", "dm:finishkeep=0", "fedavg:up=2"} {
 		if _, err := parseVariant(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -85,6 +97,27 @@ func TestJobsLeaveOutWhatSaysNothing(t *testing.T) {
 		}
 		if err == nil {
 			t.Errorf("%v is taken", args)
+		}
+	}
+}
+
+func TestTheStepFollowsMembersAndAgreement(t *testing.T) {
+	v := mustVariant(t, "dm:rule=adaptive")
+	a := func(x float64) *float64 { return &x }
+	for _, c := range []struct {
+		members   int
+		agreement *float64
+		eta, mu   float64
+	}{
+		{1, nil, 1, .3}, {1, a(-1), 1, .3}, {2, nil, 1, .45}, {2, a(.05), 1, .45}, {2, a(1), 1, .45},
+		{2, a(0), .5, .6}, {2, a(-1), .5, .6}, {16, a(.025), .75, .7 * 31 / 32},
+	} {
+		p := v.at(0, 10, c.members, c.agreement)
+		if math.Abs(p.OuterLearningRate-c.eta) > 1e-12 || math.Abs(p.OuterMomentum-c.mu) > 1e-12 {
+			t.Errorf("%d members: eta %g, mu %g, want %g, %g", c.members, p.OuterLearningRate, p.OuterMomentum, c.eta, c.mu)
+		}
+		if err := p.Validate(); err != nil {
+			t.Error(err)
 		}
 	}
 }

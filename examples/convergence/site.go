@@ -63,11 +63,11 @@ func (s *site) follow(f *federation) error {
 	return nil
 }
 
-// work trains and makes an update. leaving says that the site is away next.
-func (s *site) work(f *federation, alone, leaving bool) (merge.Update, error) {
+// work trains and makes an update.
+func (s *site) work(f *federation, e algorithm.Encoding, alone bool) (merge.Update, error) {
 	rho := f.v.Rho
 	if rho < 0 {
-		rho = algorithm.Rho(f.agreement, alone, s.lastNorm, s.residual.Norm())
+		rho = algorithm.Rho(f.agreement, alone, f.v.Cap*s.lastNorm, s.residual.Norm())
 	}
 	f.r.Rho += rho
 	s.residual.Start(s.start, s.state.Theta, rho)
@@ -78,7 +78,6 @@ func (s *site) work(f *federation, alone, leaving bool) (merge.Update, error) {
 	if s.lastNorm, err = s.residual.Absorb(s.start, s.end); err != nil {
 		return merge.Update{}, err
 	}
-	e := f.v.uplink(leaving)
 	var b bytes.Buffer
 	if _, err := s.residual.Encode(&b, e, codec.Aux{}); err != nil {
 		return merge.Update{}, err

@@ -25,9 +25,16 @@ type variant struct {
 	Params algorithm.Parameters
 	// Rho fixes how far the residual is in play; negative leaves it to the
 	// product's gate.
-	Rho   float64
+	Rho float64
+	// Cap is how many rounds of local work the residual in play may be: the gate's
+	// own is 1.
+	Cap   float64
 	Rule  string
 	Leave string
+	// Finish is the share of the rounds, the last ones, in which both ways send
+	// one in FinishKeepOneIn.
+	Finish          float64
+	FinishKeepOneIn int
 }
 
 var strategies = map[string]string{
@@ -35,8 +42,8 @@ var strategies = map[string]string{
 }
 
 // parseVariant reads strategy[:key=value,...] with the strategies dm, diloco and
-// fedavg and the keys up, down (one in so many), values, eta, mu, rho, rule and
-// leave.
+// fedavg and the keys up, down (one in so many), values, eta, mu, rho, cap, rule, leave,
+// finish and finishkeep.
 func parseVariant(s string) (variant, error) {
 	name, rest, _ := strings.Cut(s, ":")
 	strategy, ok := strategies[name]
@@ -47,7 +54,7 @@ func parseVariant(s string) (variant, error) {
 	if err != nil {
 		return variant{}, err
 	}
-	v := variant{Name: s, Params: p, Rho: -1, Rule: fixedRule, Leave: keepResidual}
+	v := variant{Name: s, Params: p, Rho: -1, Cap: 1, Rule: fixedRule, Leave: keepResidual, FinishKeepOneIn: flushKeepOneIn}
 	for _, pair := range strings.Split(rest, ",") {
 		if pair == "" {
 			continue
@@ -77,6 +84,16 @@ func (v *variant) set(key, value string) (err error) {
 		v.Params.OuterMomentum, err = strconv.ParseFloat(value, 64)
 	case "rho":
 		v.Rho, err = strconv.ParseFloat(value, 64)
+	case "cap":
+		v.Cap, err = strconv.ParseFloat(value, 64)
+	case "finish":
+		if v.Finish, err = strconv.ParseFloat(value, 64); err == nil && !(v.Finish >= 0 && v.Finish <= 1) {
+			return fmt.Errorf("finish is %s, want a share from 0 to 1", value)
+		}
+	case "finishkeep":
+		if v.FinishKeepOneIn, err = strconv.Atoi(value); err == nil && v.FinishKeepOneIn < 1 {
+			return fmt.Errorf("finishkeep is %s, want one in 1 or more", value)
+		}
 	case "rule":
 		if _, ok := rules[value]; !ok {
 			return fmt.Errorf("unknown rule %q", value)
@@ -93,9 +110,20 @@ func (v *variant) set(key, value string) (err error) {
 	return err
 }
 
+// at is the parameters of round n of rounds in which members take part whose last
+// known agreement is given.
+func (v *variant) at(n, rounds, members int, agreement *float64) algorithm.Parameters {
+	p := rules[v.Rule](v.Params, members, agreement)
+	if float64(n) >= (1-v.Finish)*float64(rounds) {
+		p.Uplink.KeepOneIn = min(p.Uplink.KeepOneIn, v.FinishKeepOneIn)
+		p.Downlink.KeepOneIn = min(p.Downlink.KeepOneIn, v.FinishKeepOneIn)
+	}
+	return p
+}
+
 // uplink of an update; leaving says that it is the last one for a while.
-func (v *variant) uplink(leaving bool) algorithm.Encoding {
-	e := v.Params.Uplink
+func (v *variant) uplink(p algorithm.Parameters, leaving bool) algorithm.Encoding {
+	e := p.Uplink
 	if leaving && v.Leave == flushResidual {
 		e.KeepOneIn = min(e.KeepOneIn, flushKeepOneIn)
 	}
