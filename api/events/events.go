@@ -35,6 +35,10 @@ const (
 	RoundStopped Type = "RoundStopped"
 	// MembershipChanged: a site was admitted, drained or excluded.
 	MembershipChanged Type = "MembershipChanged"
+	// Paused: no round starts until Resumed, which comes by itself; Reason says why.
+	Paused Type = "Paused"
+	// Resumed: what Paused told of is over.
+	Resumed Type = "Resumed"
 	// Shutdown: the coordinator stops.
 	Shutdown Type = "Shutdown"
 )
@@ -66,7 +70,7 @@ func Parse(s string) (Event, error) {
 		return Event{}, fmt.Errorf("events: %w", err)
 	}
 	switch e.Type {
-	case RoundCommitted, RolledBack, Evaluated, RoundVoid, RoundStopped, MembershipChanged, Shutdown:
+	case RoundCommitted, RolledBack, Evaluated, RoundVoid, RoundStopped, MembershipChanged, Paused, Resumed, Shutdown:
 	default:
 		return Event{}, fmt.Errorf("events: unknown type %q", e.Type)
 	}

@@ -84,20 +84,36 @@ func (f *interposedFile) Write(b []byte) (int, error) {
 	return n + rest, err
 }
 
+func (f *interposedFile) WriteAt(b []byte, off int64) (int, error) {
+	n, err := f.file.WriteAt(b[:len(b)/2], off)
+	if err != nil {
+		return n, err
+	}
+	if err := f.before("write", f.path); err != nil {
+		return n, err
+	}
+	rest, err := f.file.WriteAt(b[n:], off+int64(n))
+	return n + rest, err
+}
+
 func (f *interposedFile) Sync() error { return f.before("sync", f.path) }
 
 // unsyncedDisk is a disk that works.
 var unsyncedDisk = interposed(func(string, string) error { return nil })
 
 // work is what crashing and failing stores are in the middle of: two commits,
-// two snapshots, the second of which prunes. announce is called after each.
+// two snapshots, one from memory and one made from it; the second prunes. announce is called after each.
 func work(s *Store, announce func(string)) error {
 	for v := uint64(4); v <= 5; v++ {
 		if err := commit(s, v); err != nil {
 			return err
 		}
 		announce(fmt.Sprint("commit ", v))
-		if err := snapshot(s, v, KindCommit); err != nil {
+		snap := snapshot
+		if v == 5 {
+			snap = advance
+		}
+		if err := snap(s, v, KindCommit); err != nil {
 			return err
 		}
 		announce(fmt.Sprint("snapshot ", v))

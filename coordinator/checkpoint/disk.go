@@ -18,10 +18,13 @@ type disk struct {
 	rename  func(from, to string) error
 	syncDir func(path string) error
 	remove  func(path string) error
+	// free bytes of the file system that a folder is on.
+	free func(dir string) (int64, error)
 }
 
 type file interface {
 	io.WriteCloser
+	io.WriterAt
 	Sync() error
 }
 
@@ -33,6 +36,7 @@ var realDisk = disk{
 	rename:  os.Rename,
 	syncDir: tensor.SyncDir,
 	remove:  os.RemoveAll,
+	free:    freeBytes,
 }
 
 // summed writes a file through a buffer and keeps count. The first error stays.

@@ -84,6 +84,36 @@ func snapshot(s *Store, version uint64, kind string) error {
 	return s.WriteSnapshot(version, testManifest(version, kind), st, testResidual(version))
 }
 
+// advance makes the snapshot of a version from the one before, in pieces.
+func advance(s *Store, version uint64, kind string) error {
+	st := testState(version)
+	defer st.Close()
+	a, err := s.Advance(testManifest(version, kind), true)
+	if err != nil {
+		return err
+	}
+	defer a.Abort()
+	for i, spec := range st.Layout.Tensors() {
+		if spec.Role != tensor.Parameter {
+			continue
+		}
+		at, n := st.Layout.Offset(i), spec.Elements()
+		for _, piece := range [][2]int{{0, n / 2}, {n / 2, n}} {
+			lo, hi := piece[0], piece[1]
+			if err := a.Write(spec.Name, lo, st.Theta[at+lo:at+hi], st.Momentum[at+lo:at+hi]); err != nil {
+				return err
+			}
+		}
+	}
+	if err := a.WriteResidual(0, testResidual(version)); err != nil {
+		return err
+	}
+	if err := a.WriteAux(st.Buffers, st.Integers); err != nil {
+		return err
+	}
+	return a.Finish()
+}
+
 func commit(s *Store, version uint64) error {
 	c, err := s.Begin(version)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/api/events"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/internal/tensor"
 )
@@ -21,16 +22,16 @@ import (
 // this is also where watchers learn of a change.
 func (e *Engine) act(now time.Time, actions []round.Action) {
 	defer e.changed.notify()
-	if len(actions) > 0 {
-		e.noteRound()
-	}
+	granted := len(actions) == 0 || e.noteRound(now)
 	if e.fatal != nil {
 		return // a grant of a number that is not kept could be given twice
 	}
 	var withoutData []string
 	granting := false
 	for i, a := range actions {
-		if _, grant := a.(round.Grant); grant && !granting {
+		if _, grant := a.(round.Grant); grant && !granted {
+			continue // the round was taken back
+		} else if grant && !granting {
 			e.lease(now, actions[i:])
 			granting = true
 		}
@@ -138,20 +139,34 @@ func (e *Engine) dropUploads() {
 // noteRound keeps the highest round number on disk, so that no number is given
 // twice, also after a crash: an update of an unfinished round can never be
 // taken for one of a later round.
-func (e *Engine) noteRound() {
+//
+// With no room for it a round that has just started is taken back; false says so.
+func (e *Engine) noteRound(now time.Time) bool {
 	n := e.machine.Status().Round
 	if n <= e.noted {
-		return
+		return true
 	}
-	err := tensor.WriteFileAtomic(e.roundFile(), func(w io.Writer) error {
+	err := e.keepRound(n)
+	switch {
+	case err == nil:
+		e.noted = n
+		return true
+	case checkpoint.Full(err):
+		e.machine.Hold() // what comes of both is settled together
+		e.diskFull(now, err, 0, nil)
+		e.machine.Unstart(now)
+		e.act(now, e.machine.Release(now))
+		return false
+	}
+	e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("the round number cannot be kept: %w", err))
+	return false
+}
+
+func (e *Engine) writeRound(n uint64) error {
+	return tensor.WriteFileAtomic(e.roundFile(), func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, n)
 		return err
 	})
-	if err != nil {
-		e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("the round number cannot be kept: %w", err))
-		return
-	}
-	e.noted = n
 }
 
 func (e *Engine) roundFile() string { return filepath.Join(e.cfg.DataDir, "ROUND") }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/hex"
-	"errors"
 	"maps"
 
 	"girassol.dev/api/events"
@@ -92,47 +91,6 @@ func VersionEvent(man checkpoint.Manifest) events.Event {
 		ev.Type, ev.Reason, ev.Message = events.RolledBack, man.Rollback.Reason, man.Rollback.Message
 	}
 	return ev
-}
-
-// maybeSnapshot writes a snapshot beside the engine when it is time: the model
-// does not change before the next merge, which waits for it.
-func (e *Engine) maybeSnapshot() {
-	m := e.model
-	// Recovery should not read more deltas than a whole state; an archive is kept
-	// for reading again, so there only the number counts.
-	due := m.version-e.snapshotAt >= e.cfg.SnapshotEvery ||
-		!e.cfg.ArchiveUpdates && e.deltaBytes > 8*int64(m.state.Layout.Parameters())
-	select {
-	case <-e.snapshot:
-	default:
-		due = false // the one before is still being written
-	}
-	if !due {
-		return
-	}
-	done := make(chan struct{})
-	e.snapshot = done
-	man, before, bytes := e.manifest, e.snapshotAt, e.deltaBytes
-	e.snapshotAt, e.deltaBytes = m.version, 0
-	e.background.Go(func() {
-		defer close(done)
-		if err := e.store.WriteSnapshot(man.Version, man, m.state, m.residual); err != nil {
-			e.post(func() {
-				e.snapshotAt, e.deltaBytes = before, e.deltaBytes+bytes
-				e.snapshotFailed(man.Version, err)
-			})
-		}
-	})
-}
-
-// snapshotFailed: the commits are durable, so training goes on and the next
-// commit tries again.
-func (e *Engine) snapshotFailed(version uint64, err error) {
-	if errors.Is(err, checkpoint.ErrFenced) {
-		e.fail(v1alpha1.ReasonFenced, err)
-		return
-	}
-	e.log.Error("snapshot failed; the next commit tries again", "version", version, "error", err)
 }
 
 func mustHex(s string) []byte {

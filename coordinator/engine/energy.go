@@ -12,6 +12,9 @@ type MemberEnergy struct {
 	Training bool
 	// Counter is nil without one.
 	Counter *coordinatorv1.Energy
+	// Silent: no heartbeat of the session has come yet, so that it is not known
+	// whether there is a counter.
+	Silent bool
 }
 
 // counted is a heartbeat's energy, nil if it is no counter: not finite, negative,

@@ -106,14 +106,21 @@ type Engine struct {
 	samples   uint64 // committed by all sites
 	agreement *float64
 	evaluation
-	data     *corpus.Ledger // nil without Config.Data
-	lastVoid *coordinatorv1.VoidRound
-	noted    uint64              // the highest round number on disk
-	manifest checkpoint.Manifest // of the newest version
+	data      *corpus.Ledger // nil without Config.Data
+	lastVoid  *coordinatorv1.VoidRound
+	noted     uint64              // the highest round number on disk
+	keepRound func(uint64) error  // puts one there
+	manifest  checkpoint.Manifest // of the newest version
 
 	snapshot   chan struct{} // closed when no snapshot is being written
+	modelBusy  chan struct{} // closed when none is being written from memory
+	fromMemory bool          // the next one must be: the log is no base for it
+	hurry      chan struct{} // closed when the last one is due
 	deltaBytes int64         // since the last snapshot
 	snapshotAt uint64        // version of the last snapshot
+
+	still     *standstill   // for want of disk space, nil without
+	roomEvery time.Duration // between two looks at the disk then
 
 	// seeding holds one place: for whoever reads and keeps offered weights.
 	seeding chan struct{}
@@ -146,8 +153,9 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 		sessions: session.NewTable(store.Term(), newToken),
 		uploads:  map[string]*Upload{}, counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
 		starts:   map[string]*start{},
-		snapshot: closedChan(), seeding: make(chan struct{}, 1),
+		snapshot: closedChan(), modelBusy: closedChan(), hurry: make(chan struct{}), seeding: make(chan struct{}, 1), roomEvery: roomEvery,
 	}
+	e.keepRound = e.writeRound
 	if err := e.recover(); err != nil {
 		return nil, err
 	}
@@ -266,13 +274,14 @@ func (e *Engine) tick(now time.Time) {
 func (e *Engine) shutdown() error {
 	now := time.Now()
 	e.act(now, e.machine.Pause(now)) // no round follows the one at work
-	for e.fatal == nil && (e.machine.Status().State == round.Committing || e.rollbacks.atWork != nil) {
+	for e.fatal == nil && (e.still == nil && e.machine.Status().State == round.Committing || e.rollbacks.atWork != nil) {
 		(<-e.posts)()
 	}
 	if e.fatal != nil {
 		return e.giveUp()
 	}
 	e.closeSessions(v1alpha1.ReasonCoordinatorStopped, "the coordinator is stopping; reconnect later")
+	close(e.hurry)
 	for written := false; !written; {
 		select {
 		case f := <-e.posts:

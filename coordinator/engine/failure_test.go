@@ -53,8 +53,8 @@ func TestFailedCommitChangesNothingAndTheNextRoundWorks(t *testing.T) {
 				r.round([]*agent{a}, good)
 				before := r.status()
 
-				held := make(chan struct{}) // the merge waits for it, as for a snapshot
-				if err := r.engine.do(r.ctx(), func() { r.engine.snapshot = held }); err != nil {
+				held := make(chan struct{}) // the merge waits for it, as for a snapshot from memory
+				if err := r.engine.do(r.ctx(), func() { r.engine.modelBusy = held }); err != nil {
 					t.Fatal(err)
 				}
 				a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)

@@ -44,9 +44,9 @@ func TestShutdownFinishesTheMergeAtWorkAndTellsItsMembersFirst(t *testing.T) {
 	dir := t.TempDir()
 	p := defaults(t, algorithm.DecoupledMomentum)
 	r, a := seeded(t, testConfig(dir, p, "a"))
-	// A snapshot that is still being written holds the merge up.
+	// A snapshot that is being written from memory holds the merge up.
 	written := make(chan struct{})
-	if err := r.engine.do(r.ctx(), func() { r.engine.snapshot = written }); err != nil {
+	if err := r.engine.do(r.ctx(), func() { r.engine.modelBusy = written }); err != nil {
 		t.Fatal(err)
 	}
 	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)

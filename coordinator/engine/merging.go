@@ -23,9 +23,9 @@ func (e *Engine) commit(a round.Commit) {
 	}
 	man := e.nextManifest(a, uploads)
 	started := e.machine.Status().Started
-	snapshot := e.snapshot
+	busy := e.modelBusy
 	e.background.Go(func() {
-		<-snapshot // it reads the model that the merge changes
+		<-busy
 		start := time.Now()
 		done, err := e.merge(man, uploads)
 		took := time.Since(start)
@@ -157,6 +157,10 @@ func (e *Engine) mergeFailed(now time.Time, a round.Commit, f failure) {
 			e.fail(reason, fmt.Errorf("round %d, version %d: %w: check the disk and start again: %w", a.Round, e.model.version, errUnknownDurability, f.err))
 			return
 		}
+	}
+	if checkpoint.Full(f.err) {
+		e.diskFull(now, f.err, e.mergeNeeds(a.Members), &a)
+		return
 	}
 	if errors.Is(f.err, merge.ErrNoWeight) || errors.As(f.err, &ue) {
 		reason = v1alpha1.ReasonNothingToMerge

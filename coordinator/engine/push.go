@@ -11,6 +11,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/codec"
@@ -116,6 +117,9 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		return nil, res
 	}
 	u, err := e.openUpload(s, h)
+	if checkpoint.Full(err) {
+		return nil, e.noRoom(now, err, int64(h.GetPayloadBytes()))
+	}
 	if err != nil {
 		return nil, stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the upload: %v", err)
 	}

@@ -193,6 +193,21 @@ func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
 	if err != nil {
 		return err
 	}
+	for _, a := range archived {
+		defer a.Close()
+	}
+	updates, err := archivedUpdates(m.domain, man, archived)
+	if err != nil {
+		return err
+	}
+	cfg := m.merge
+	cfg.Params = man.Algorithm
+	_, err = merge.Merge(m.state, m.residual, cfg, updates, io.Discard)
+	return err
+}
+
+// archivedUpdates are the updates of a commit as they were merged.
+func archivedUpdates(d *codec.Domain, man checkpoint.Manifest, archived []checkpoint.ArchivedUpdate) ([]merge.Update, error) {
 	sections := map[string][]codec.Section{}
 	weights := map[string]float64{}
 	for _, mm := range man.Members {
@@ -200,17 +215,13 @@ func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
 	}
 	updates := make([]merge.Update, 0, len(archived))
 	for _, a := range archived {
-		defer a.Close()
-		p, err := codec.Parse(m.domain, man.Algorithm.Uplink, a, a.Size, sections[a.Member])
+		p, err := codec.Parse(d, man.Algorithm.Uplink, a, a.Size, sections[a.Member])
 		if err != nil {
-			return fmt.Errorf("archived update of %s: %w", a.Member, err)
+			return nil, fmt.Errorf("archived update of %s: %w", a.Member, err)
 		}
 		updates = append(updates, merge.Update{Member: a.Member, Weight: weights[a.Member], Payload: p})
 	}
-	cfg := m.merge
-	cfg.Params = man.Algorithm
-	_, err = merge.Merge(m.state, m.residual, cfg, updates, io.Discard)
-	return err
+	return updates, nil
 }
 
 // Commits are the manifests after a version, for announcements that were missed.

@@ -83,12 +83,19 @@ func testConfig(dir string, p algorithm.Parameters, sites ...string) Config {
 // engine before it runs.
 func newRig(t *testing.T, cfg Config, prepare ...func(*Engine)) *rig {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	store, err := checkpoint.Open(cfg.DataDir, log)
+	store, err := checkpoint.Open(cfg.DataDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newRigOn(t, cfg, store, prepare...)
+}
+
+// newRigOn runs an engine on this store and closes it.
+func newRigOn(t *testing.T, cfg Config, store *checkpoint.Store, prepare ...func(*Engine)) *rig {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
 	r := &rig{t: t, store: store, events: &recorder{}, done: make(chan error, 1)}
+	var err error
 	if r.engine, err = New(cfg, store, Hooks{Announce: r.events}, log); err != nil {
 		t.Fatal(err)
 	}

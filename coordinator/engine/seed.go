@@ -28,7 +28,7 @@ func (e *Engine) beginSeed(h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1
 	}
 	u, err := e.openUpload(s, h)
 	if err != nil {
-		return nil, refused(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the model: %v", err)
+		return nil, refused(seedReason(fmt.Errorf("%w: %w", errNotKept, err)), "the coordinator cannot store the model: %v", err)
 	}
 	return u, nil
 }
@@ -134,6 +134,8 @@ func seedReason(err error) v1alpha1.Reason {
 	switch {
 	case errors.As(err, &m):
 		return m.Reason
+	case checkpoint.Full(err):
+		return v1alpha1.ReasonDiskFull
 	case errors.Is(err, errNotKept):
 		return v1alpha1.ReasonCommitLogFailed
 	}

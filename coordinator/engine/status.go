@@ -136,7 +136,7 @@ func (e *Engine) Activities(ctx context.Context) (Activities, error) {
 				if training {
 					a.Training++
 				}
-				a.Energies = append(a.Energies, MemberEnergy{Member: ses.Member, Training: training, Counter: ses.Last.GetEnergy()})
+				a.Energies = append(a.Energies, MemberEnergy{Member: ses.Member, Training: training, Counter: ses.Last.GetEnergy(), Silent: ses.Last == nil})
 			}
 			out.Sites = append(out.Sites, a)
 		}

@@ -5,7 +5,7 @@ import "fmt"
 // buffers writes the weighted mean of the updates' buffer values to dst. The
 // sum is in float64: a mean of non-negative values stays non-negative, and one
 // update's values arrive unchanged.
-func (m *mean) buffers(dst []float32) error {
+func (m *Mean) buffers(dst []float32) error {
 	if len(dst) == 0 {
 		return nil
 	}

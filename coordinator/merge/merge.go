@@ -95,7 +95,7 @@ func Merge(s *tensor.State, residual []float32, cfg Config, updates []Update, w 
 	if err := check(s, residual, cfg); err != nil {
 		return Result{}, err
 	}
-	m, err := newMean(cfg.Uplink, updates)
+	m, err := NewMean(cfg.Uplink, updates)
 	if err != nil {
 		return Result{}, err
 	}
@@ -131,15 +131,16 @@ func check(s *tensor.State, residual []float32, cfg Config) error {
 	return nil
 }
 
-// mean is a checked set of updates in member order with their shares.
-type mean struct {
+// Mean is a checked set of updates in member order with their shares.
+type Mean struct {
 	updates []Update
 	shares  []float64
 	weight  float64
 }
 
-func newMean(d *codec.Domain, updates []Update) (*mean, error) {
-	m := &mean{updates: slices.Clone(updates), shares: make([]float64, len(updates))}
+// NewMean checks the updates and weighs them. Its errors are Merge's.
+func NewMean(d *codec.Domain, updates []Update) (*Mean, error) {
+	m := &Mean{updates: slices.Clone(updates), shares: make([]float64, len(updates))}
 	slices.SortStableFunc(m.updates, func(a, b Update) int { return strings.Compare(a.Member, b.Member) })
 	weightless := true
 	for _, u := range m.updates {
@@ -169,8 +170,19 @@ func newMean(d *codec.Domain, updates []Update) (*mean, error) {
 	return m, nil
 }
 
+// Block writes the mean's part Q of one block to q.
+func (m *Mean) Block(b codec.Block, q []float32) error {
+	clear(q)
+	for i, u := range m.updates {
+		if err := u.Payload.AddRange(q, b.Lo, b.Hi, float32(m.shares[i])); err != nil {
+			return fmt.Errorf("update of %q: %w", u.Member, err)
+		}
+	}
+	return nil
+}
+
 // heaviest is the first of the updates with the greatest weight.
-func (m *mean) heaviest() int {
+func (m *Mean) heaviest() int {
 	best := 0
 	for i, u := range m.updates {
 		if u.Weight > m.updates[best].Weight {
@@ -180,7 +192,7 @@ func (m *mean) heaviest() int {
 	return best
 }
 
-func (m *mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Writer) (Result, error) {
+func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Writer) (Result, error) {
 	res := Result{Weight: m.weight}
 	for _, u := range m.updates {
 		res.Members = append(res.Members, u.Member)
@@ -195,12 +207,9 @@ func (m *mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Write
 	sum, decoded := make([]float32, n), make([]float32, n)
 	for _, b := range d.Blocks() {
 		q, dec := sum[:b.Len()], decoded[:b.Len()]
-		clear(q)
 		clear(dec)
-		for i, u := range m.updates {
-			if err := u.Payload.AddRange(q, b.Lo, b.Hi, float32(m.shares[i])); err != nil {
-				return res, fmt.Errorf("update of %q: %w", u.Member, err)
-			}
+		if err := m.Block(b, q); err != nil {
+			return res, err
 		}
 		res.MeanNorm += kernel.SumSquares(q)
 		r := q

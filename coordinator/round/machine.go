@@ -87,6 +87,7 @@ type Machine struct {
 	state    State
 	ended    Ended
 	paused   bool
+	obstacle *obstacle // nil without one
 	hasModel bool
 	begun    bool // a round was granted by this machine
 

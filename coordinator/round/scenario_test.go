@@ -17,7 +17,7 @@ import (
 //
 //	new sites=(a,b) [min-sites=1 steps=20 total=0 train=10s collect=5s join=30s settle=1s grace=5s max-void=0 evaluate-every=0 evaluate-site= last-round=0 committed=0]
 //	model | pause | resume | committed | commit-failed [reason=R] | complete | reopen | fail
-//	roll-back | rolled-back | evaluated
+//	roll-back | rolled-back | evaluated | obstruct | clear | unstart
 //	withhold MEMBER...
 //	admit SITE... | drain SITE [deadline=3s] [reason=R] | exclude SITE [reason=R]
 //	join MEMBER... [epoch=1] | lose MEMBER [epoch=1] [reason=R] | leave MEMBER [deadline=3s] [epoch=1]
@@ -99,6 +99,12 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "evaluated":
 		s.m.Evaluated(s.m.Status().Committed)
 		return s.m.Status().Evaluation
+	case "obstruct":
+		return s.print(s.m.Obstruct(s.now, v1alpha1.ReasonDiskFull, "the disk is full"))
+	case "clear":
+		return s.print(s.m.Clear(s.now))
+	case "unstart":
+		return s.print(s.m.Unstart(s.now))
 	case "withhold":
 		return s.print(s.m.Withhold(s.now, names))
 	case "reopen":

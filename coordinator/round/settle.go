@@ -118,7 +118,7 @@ func (m *Machine) collect(now time.Time) []Action {
 // grantRest grants what is left of the round to eligible members without a
 // share, if a step of theirs fits.
 func (m *Machine) grantRest(now time.Time) []Action {
-	if m.paused {
+	if m.paused || m.obstacle != nil {
 		return nil
 	}
 	left := m.started.Add(m.span).Sub(now)
@@ -161,7 +161,7 @@ func (m *Machine) start(now time.Time) []Action {
 }
 
 func (m *Machine) canStart() bool {
-	return !m.paused && m.goingBack == "" && m.hasModel && m.countSites(m.readyMembers()) >= m.cfg.MinSites
+	return !m.paused && m.obstacle == nil && m.goingBack == "" && m.hasModel && m.countSites(m.readyMembers()) >= m.cfg.MinSites
 }
 
 // holdsBack says whether the start waits until startBy: for somebody, or after a

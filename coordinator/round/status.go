@@ -68,6 +68,11 @@ func (m *Machine) explain(st Status) (v1alpha1.FederationPhase, v1alpha1.Reason,
 		return v1alpha1.FederationCompleted, m.ended.Reason, m.ended.Message
 	case Failed:
 		return v1alpha1.FederationFailed, m.ended.Reason, m.ended.Message
+	}
+	if m.obstacle != nil {
+		return v1alpha1.FederationPaused, m.obstacle.reason, m.obstacle.message
+	}
+	switch m.state {
 	case Collecting:
 		names := slices.Clone(st.WaitingFor)
 		for i, name := range names {

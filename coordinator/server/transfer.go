@@ -62,7 +62,7 @@ func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 			return nil, err
 		}
 		if err := rx.Take(m); err != nil {
-			return chunkProblem(u, err), nil
+			return f.chunkProblem(u, err), nil
 		}
 	}
 	res, err := f.Engine.FinishPush(stream.Context(), u)
@@ -96,7 +96,7 @@ func (f *Fleet) recv(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, 
 	}
 }
 
-func chunkProblem(u *engine.Upload, err error) *coordinatorv1.PushResult {
+func (f *Fleet) chunkProblem(u *engine.Upload, err error) *coordinatorv1.PushResult {
 	res := &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_REFUSED, Message: err.Error()}
 	var ce *wire.PayloadError
 	switch {
@@ -107,7 +107,7 @@ func chunkProblem(u *engine.Upload, err error) *coordinatorv1.PushResult {
 	case errors.Is(err, os.ErrClosed):
 		return u.Dropped()
 	default: // the coordinator's disk: the sender keeps its work
-		res.Status, res.Reason = coordinatorv1.PushResult_STATUS_STALE, string(v1alpha1.ReasonCommitLogFailed)
+		return f.Engine.StorageFailed(u, err)
 	}
 	return res
 }

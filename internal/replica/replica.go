@@ -59,23 +59,35 @@ func fits(s *tensor.State, d *codec.Domain) error {
 // Stepper is the outer step block by block, for the coordinator, which has each
 // block of D at hand while it encodes it.
 type Stepper struct {
-	s       *tensor.State
+	s *tensor.State
+	o *Outer
+}
+
+// NewStepper makes a Stepper; state and domain must be of the same layout.
+func NewStepper(s *tensor.State, d *codec.Domain, p algorithm.Parameters) *Stepper {
+	return &Stepper{s, NewOuter(d, p)}
+}
+
+// Block steps the parameters of one block by the block's part of D.
+func (t *Stepper) Block(b codec.Block, merged []float32) {
+	t.o.Block(b, t.s.Theta[b.ParamLo:b.ParamHi], t.s.Momentum[b.ParamLo:b.ParamHi], merged)
+}
+
+// Outer is the outer step of single blocks, for who does not hold the state.
+type Outer struct {
 	d       *codec.Domain
 	eta, mu float32
 	g       []float32
 }
 
-// NewStepper makes a Stepper; state and domain must be of the same layout.
-func NewStepper(s *tensor.State, d *codec.Domain, p algorithm.Parameters) *Stepper {
-	return &Stepper{
-		s: s, d: d, eta: float32(p.OuterLearningRate), mu: float32(p.OuterMomentum),
-		g: make([]float32, min(d.Len(), codec.BlockSize)),
-	}
+// NewOuter makes an Outer for blocks of this domain.
+func NewOuter(d *codec.Domain, p algorithm.Parameters) *Outer {
+	return &Outer{d: d, eta: float32(p.OuterLearningRate), mu: float32(p.OuterMomentum), g: make([]float32, min(d.Len(), codec.BlockSize))}
 }
 
-// Block steps the parameters of one block by the block's part of D.
-func (t *Stepper) Block(b codec.Block, merged []float32) {
-	g := t.g[:b.ParamHi-b.ParamLo]
-	t.d.InverseBlock(b, g, merged)
-	kernel.Nesterov(t.s.Theta[b.ParamLo:b.ParamHi], t.s.Momentum[b.ParamLo:b.ParamHi], g, t.eta, t.mu)
+// Block steps the block's parameters by its part of D.
+func (o *Outer) Block(b codec.Block, theta, momentum, merged []float32) {
+	g := o.g[:b.ParamHi-b.ParamLo]
+	o.d.InverseBlock(b, g, merged)
+	kernel.Nesterov(theta, momentum, g, o.eta, o.mu)
 }

@@ -1,7 +1,6 @@
 package tensor
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,29 +65,11 @@ func RolesFor(specs []Spec, metadata map[string]string) []Spec {
 // momentum. A model's momentum is zero. NaN and infinities are refused with a
 // MismatchError that names the tensor. Close the state.
 func LoadState(f *File) (*State, error) {
-	text, whole := f.meta[LayoutKey]
-	if !whole {
+	if _, whole := f.meta[LayoutKey]; !whole {
 		return loadModel(f)
 	}
-	var specs []Spec
-	if err := json.Unmarshal([]byte(text), &specs); err != nil {
-		return nil, fmt.Errorf("tensor: metadata %s: %w", LayoutKey, err)
-	}
-	l, err := NewLayout(specs)
+	l, err := f.StateLayout()
 	if err != nil {
-		return nil, fmt.Errorf("tensor: metadata %s: %w", LayoutKey, err)
-	}
-	want := map[string]Spec{}
-	for _, s := range l.Tensors() {
-		if s.DType.Float() {
-			s.DType = F32
-		}
-		want[s.Name] = s
-		if s.Role == Parameter {
-			want[MomentumPrefix+s.Name] = s
-		}
-	}
-	if err := f.compare(want); err != nil {
 		return nil, err
 	}
 	s := NewState(l)

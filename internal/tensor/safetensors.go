@@ -27,6 +27,7 @@ type File struct {
 	specs   []Spec
 	entries map[string]entry
 	meta    map[string]string
+	data    int64 // where the tensors begin
 }
 
 type entry struct {
@@ -76,7 +77,7 @@ func ParseFile(r io.ReaderAt, size int64) (*File, error) {
 	if err := readAt(r, header, 8); err != nil {
 		return nil, fmt.Errorf("tensor: safetensors header: %w", err)
 	}
-	f := &File{r: r, entries: map[string]entry{}, meta: map[string]string{}}
+	f := &File{r: r, entries: map[string]entry{}, meta: map[string]string{}, data: 8 + int64(n)}
 	ends, err := f.parseHeader(header)
 	if err != nil {
 		return nil, fmt.Errorf("tensor: safetensors header: %w", err)

@@ -73,6 +73,11 @@ func (v *federation) failure() v1alpha1.Reason {
 	return reasonOr(v.coordinator.GetReason(), v1alpha1.ReasonTooManyVoidRounds)
 }
 
+// diskFull says that the run waits for room on the coordinator's volume.
+func (v *federation) diskFull() bool {
+	return v.coordinator.GetReason() == string(v1alpha1.ReasonDiskFull)
+}
+
 func (v *federation) accepted() verdict {
 	if v.fault != nil {
 		return no(v.fault.Reason, "%s", v.fault.Message)
@@ -208,6 +213,9 @@ func (v *federation) progressing(energy verdict) verdict {
 	case v1alpha1.FederationFailed:
 		return no(v.failure(), "the run has failed")
 	case v1alpha1.FederationPaused:
+		if v.diskFull() {
+			return no(v1alpha1.ReasonDiskFull, "%s", v.coordinator.GetMessage())
+		}
 		return no(v1alpha1.ReasonPaused, "no round is granted while it is paused")
 	case v1alpha1.FederationWaitingForModel:
 		return no(v1alpha1.ReasonWaitingForModel, "the first weights come from the first site whose trainer offers them")
@@ -248,6 +256,8 @@ func (v *federation) ready(accepted, available, energy, quorum verdict) verdict 
 		return yes(rest.Reason, "%s", rest.Message)
 	}
 	switch {
+	case v.diskFull():
+		return no(v1alpha1.ReasonDiskFull, "%s", v.coordinator.GetMessage())
 	case phase == v1alpha1.FederationPaused:
 		return yes(v1alpha1.ReasonPaused, "paused by a person at the coordinator; `girassol resume` goes on")
 	case quorum.status == metav1.ConditionTrue && phase == v1alpha1.FederationWaitingForModel:

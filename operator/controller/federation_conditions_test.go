@@ -140,6 +140,10 @@ func TestConditionsSayWhatShouldRunAndWhetherItDoes(t *testing.T) {
 			func(v *federation) { v.coordinator.Phase = "Paused" },
 			want{yes, v1alpha1.ReasonPaused}, want{yes, v1alpha1.ReasonQuorumMet}, want{yes, v1alpha1.ReasonEnergyFavourable}, want{no, v1alpha1.ReasonPaused}, 2, false,
 		},
+		"the coordinator's disk is full": {
+			func(v *federation) { v.coordinator.Phase, v.coordinator.Reason = "Paused", "DiskFull" },
+			want{no, v1alpha1.ReasonDiskFull}, want{yes, v1alpha1.ReasonQuorumMet}, want{yes, v1alpha1.ReasonEnergyFavourable}, want{no, v1alpha1.ReasonDiskFull}, 2, false,
+		},
 		"suspended": {
 			func(v *federation) {
 				v.Spec.State = v1alpha1.StateSuspended

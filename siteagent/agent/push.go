@@ -129,7 +129,7 @@ func again(r *coordinatorv1.PushResult) bool {
 	}
 	switch v1alpha1.Reason(r.GetReason()) {
 	case v1alpha1.ReasonFencedEpoch, v1alpha1.ReasonChecksumMismatch, v1alpha1.ReasonTruncated,
-		v1alpha1.ReasonUnexpectedOffset, v1alpha1.ReasonSuperseded:
+		v1alpha1.ReasonUnexpectedOffset, v1alpha1.ReasonSuperseded, v1alpha1.ReasonDiskFull:
 		return true
 	}
 	return false

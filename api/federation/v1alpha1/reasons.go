@@ -267,12 +267,14 @@ const (
 	// ReasonTooManyRollbacks: one bad version after the other.
 	ReasonTooManyRollbacks Reason = "TooManyRollbacks"
 	// ReasonDataExhausted: what is left of the pass is leased to others.
-	ReasonDataExhausted      Reason = "DataExhausted"
-	ReasonRoundDeadline      Reason = "RoundDeadline"
-	ReasonTooFewUpdates      Reason = "TooFewUpdates"
-	ReasonNothingToMerge     Reason = "NothingToMerge"
-	ReasonTooManyVoidRounds  Reason = "TooManyVoidRounds"
-	ReasonCommitLogFailed    Reason = "CommitLogFailed"
+	ReasonDataExhausted     Reason = "DataExhausted"
+	ReasonRoundDeadline     Reason = "RoundDeadline"
+	ReasonTooFewUpdates     Reason = "TooFewUpdates"
+	ReasonNothingToMerge    Reason = "NothingToMerge"
+	ReasonTooManyVoidRounds Reason = "TooManyVoidRounds"
+	ReasonCommitLogFailed   Reason = "CommitLogFailed"
+	// ReasonDiskFull: the coordinator's disk is; it goes on by itself once there is room.
+	ReasonDiskFull           Reason = "DiskFull"
 	ReasonCoordinatorStopped Reason = "CoordinatorStopped"
 	ReasonFenced             Reason = "Fenced"
 	ReasonShutdown           Reason = "Shutdown"
