@@ -147,6 +147,11 @@ func (m *metering) see(e engine.MemberEnergy, site string, s stretch, pue float6
 	c, told := m.counters[e.Member], e.Counter
 	switch {
 	case c == nil:
+	case e.Silent && c.Void:
+		return nil, false
+	case e.Silent:
+		m.open(c, s)
+		return c.wait(s.To, pue), true
 	case told == nil: // no counter any more; were it back, it would not be known since when
 		out = c.settle(pue)
 	case c.Boot != told.GetBoot() || c.Site != site:
@@ -155,7 +160,7 @@ func (m *metering) see(e engine.MemberEnergy, site string, s stretch, pue float6
 	case !c.Void:
 		m.open(c, s)
 		return c.tell(e, s.To, pue, m.refused), true
-	case told.GetJoules() <= c.Joules:
+	case told.GetMeteredJoules() <= c.Metered:
 		return nil, false
 	}
 	m.forget(e.Member)
@@ -205,19 +210,15 @@ func (c *counter) add(s stretch) {
 
 // tell books the difference to what was told before, spread evenly over the open
 // time; of that only what counts. The model stands in for a counter that has stood
-// still or been lower for too long, that tells nothing metered, or more than a
-// machine draws.
+// still or been lower for too long, of which too long nothing was metered, or that
+// tells more than a machine draws.
 func (c *counter) tell(e engine.MemberEnergy, now time.Time, pue float64, refused func(string, float64, float64)) (out []booked) {
 	told := e.Counter
-	joules := told.GetJoules() - c.Joules
-	if !(joules > 0) { // nothing new, or an older heartbeat
-		if now.Sub(c.heard) <= counterPatience && len(c.Open) <= mostStretches {
-			return nil
-		}
-		c.Void = true
-		return c.settle(pue)
+	joules, metered := told.GetJoules()-c.Joules, told.GetMeteredJoules()-c.Metered
+	if !(joules > 0 && metered > 0) { // nothing new, an older heartbeat, or what is metered comes later
+		return c.wait(now, pue)
 	}
-	metered := min(told.GetMeteredJoules()-c.Metered, joules)
+	metered = min(metered, joules)
 	seconds := c.seconds()
 	if joules > mostMemberWatts*(seconds+counterLag.Seconds()) {
 		if refused != nil {
@@ -226,13 +227,9 @@ func (c *counter) tell(e engine.MemberEnergy, now time.Time, pue float64, refuse
 		c.Void = true
 		return c.settle(pue)
 	}
-	if !(metered > 0) {
-		out = c.settle(pue)
-		c.take(told, now)
-		return out
-	}
-	// The error is that of the whole; each part has its share by energy.
-	spread := max(told.GetUncertaintyJoules()-c.Uncertainty, 0) / seconds
+	// The error is that of the whole; each part has its share by energy. More than a
+	// machine draws says no more.
+	spread := min(max(told.GetUncertaintyJoules()-c.Uncertainty, 0)/seconds, mostMemberWatts)
 	for _, s := range c.Open {
 		if !s.Counts {
 			continue
@@ -247,6 +244,15 @@ func (c *counter) tell(e engine.MemberEnergy, now time.Time, pue float64, refuse
 	}
 	c.take(told, now)
 	return out
+}
+
+// wait for the counter; not for too long.
+func (c *counter) wait(now time.Time, pue float64) (out []booked) {
+	if now.Sub(c.heard) <= counterPatience && len(c.Open) <= mostStretches {
+		return nil
+	}
+	c.Void = true
+	return c.settle(pue)
 }
 
 func (c *counter) seconds() float64 {

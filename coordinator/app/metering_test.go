@@ -56,6 +56,7 @@ type tells struct {
 	idle     bool // the site is not admitted
 	away     bool
 	none     bool // a session without a counter
+	silent   bool // a session whose first heartbeat has not come
 }
 
 // pass lets seconds go by, at whose end the members tell this.
@@ -75,8 +76,8 @@ func (r *meteringRig) pass(seconds float64, members ...tells) {
 		if m.training {
 			act.Training++
 		}
-		if m.none {
-			act.Energies = append(act.Energies, engine.MemberEnergy{Member: m.site + "/n1", Training: m.training})
+		if m.none || m.silent {
+			act.Energies = append(act.Energies, engine.MemberEnergy{Member: m.site + "/n1", Training: m.training, Silent: m.silent})
 			continue
 		}
 		e := &coordinatorv1.Energy{Joules: m.joules, MeteredJoules: m.joules, UncertaintyJoules: m.joules / 20, Source: "rapl", Boot: m.boot}
@@ -198,6 +199,27 @@ func TestMeasuredEnergyIsBookedOnceAndTheModelFillsTheGaps(t *testing.T) {
 			},
 		},
 		{
+			name: "a session that has not told anything yet has not lost its counter", measured: 2000 + 3000, modelled: 1000,
+			steps: []step{
+				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {10, tells{boot: 1, joules: 2500, training: true}, false, true},
+				{20, tells{silent: true}, true, false}, {10, tells{boot: 1, joules: 5500, training: true}, false, false},
+			},
+		},
+		{
+			name: "a session that never tells anything: the model", modelled: 1000 + 1000 + 1300,
+			steps: []step{
+				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {10, tells{silent: true, training: true}, false, false},
+				{130, tells{silent: true}, false, false},
+			},
+		},
+		{
+			name: "what is metered may be told after what is modelled", measured: 1900, modelled: 1000 + 150,
+			steps: []step{
+				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {1, tells{boot: 1, joules: 550, metered: 500, training: true}, false, false},
+				{10, tells{boot: 1, joules: 2550, metered: 2400, training: true}, false, false},
+			},
+		},
+		{
 			name: "the agent restarts while the coordinator is away", measured: 2000 + 100, modelled: 1000 + 500,
 			steps: []step{
 				{10, tells{boot: 1, joules: 500, training: true}, false, false}, {10, tells{boot: 1, joules: 2500, training: true}, false, true},
@@ -277,6 +299,24 @@ func TestLedgersTellSourcesSharesRoundsAndUncertainty(t *testing.T) {
 	rounds := r.a.ledger.Rounds()
 	if len(rounds) != 1 || rounds[0].Round != 7 || rounds[0].Account.MeasuredJoules != 4500 {
 		t.Errorf("%+v", rounds)
+	}
+}
+
+// A member's figures must not make the books unreadable.
+func TestAnUncertaintyBeyondAllMeasureIsBounded(t *testing.T) {
+	r := newMeteringRig(t)
+	tell := func(joules, uncertainty float64) {
+		r.clock.now = r.clock.now.Add(time.Second)
+		e := &coordinatorv1.Energy{Joules: joules, MeteredJoules: joules, UncertaintyJoules: uncertainty, Source: "rapl", Boot: 1}
+		r.a.add(engine.Activities{Sites: []engine.Activity{{Site: "porto", Admitted: true, Members: 1, Energies: []engine.MemberEnergy{{Member: "porto/n1", Counter: e}}}}})
+	}
+	for i := range 6 {
+		tell(float64(100*(i+1)), float64(i%2)*math.MaxFloat64)
+	}
+	r.a.keep()
+	r.open()
+	if a := r.a.ledger.Account("porto"); !nearly(a.MeasuredJoules, 1.5*500) || !(a.UncertaintyJoules < 1e7) {
+		t.Errorf("%+v", a)
 	}
 }
 
