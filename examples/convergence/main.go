@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// options are lists to take the product of.
+// options say what to run: every combination of the lists.
 type options struct {
 	tasks, splits, churn, sites, seeds, variants string
 	rounds, steps                                int
@@ -37,10 +37,11 @@ type options struct {
 }
 
 // variantsFull are compared by default.
-const variantsFull = "fedavg;diloco;diloco:eta=.5,mu=.8;dm;dm:up=8,down=4;dm:up=24,down=12;dm:up=32,down=16;dm:up=64,down=32"
+const variantsFull = "fedavg;diloco;diloco:eta=.5,mu=.8;dm;dm:rule=adaptive,cap=3;dm:rule=adaptive,cap=3,up=24,down=18;" +
+	"dm:rule=adaptive,cap=3,up=8,down=4;dm:rule=adaptive,cap=3,up=64,down=32"
 
 // lengths of a run: rounds and steps of a site in a round.
-var lengths = map[string][2]int{mnistTask: {32, 25}, textTask: {100, 10}}
+var lengths = map[string][2]int{mnistTask: {32, 25}, textTask: {40, 10}}
 
 const (
 	mnistTask = "mnist"
@@ -56,7 +57,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.churn, "churn", "none,half", "none; half: each site away in half of the rounds; twice: half over twice the rounds; spells: for 3 to 7 rounds at a time")
 	f.StringVar(&o.sites, "sites", "1,2,4,8,16", "numbers of sites")
 	f.StringVar(&o.seeds, "seeds", "1,2,3", "seeds; everything random depends on them")
-	f.StringVar(&o.variants, "variants", variantsFull, "separated by semicolons; strategy:key=value,... with dm, diloco, fedavg and up, down, values, eta, mu, rho, rule, leave")
+	f.StringVar(&o.variants, "variants", variantsFull, "separated by semicolons; strategy:key=value,... with dm, diloco, fedavg and up, down, values, eta, mu, rho, cap, rule, leave, finish, finishkeep")
 	f.IntVar(&o.rounds, "rounds", 0, "instead of the task's")
 	f.IntVar(&o.steps, "steps", 0, "of a site in a round, instead of the task's")
 	f.StringVar(&o.out, "out", "convergence-report", "folder for the report")
