@@ -3,10 +3,12 @@ package trainer
 import (
 	"context"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -60,6 +62,54 @@ func TestProcessesThatLeftTheGroupGoWithTheTrainer(t *testing.T) {
 	}
 	s.Stop(context.Background())
 	eventually(t, "the child's end", func() bool { return !alive(child) })
+}
+
+// A torchrun that is killed by others, or with its agent, cannot end its workers.
+func TestProcessesOfAKilledTrainerDoNotOutliveIt(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes are marked on Linux only")
+	}
+	work := t.TempDir()
+	childOf := func(s *Supervisor) (child int) {
+		eventually(t, "a child", func() bool {
+			for _, l := range s.State().Tail {
+				if n, err := strconv.Atoi(strings.TrimPrefix(l, "child ")); err == nil {
+					child = n
+				}
+			}
+			return child != 0
+		})
+		return child
+	}
+	s, _ := supervise(t, "parent", func(o *SupervisorOptions) { o.WorkDir, o.StopGrace = work, time.Millisecond })
+	child := childOf(s)
+	if err := syscall.Kill(s.State().PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the killed trainer's child", func() bool { return !alive(child) })
+	s.Stop(context.Background())
+
+	// What a killed agent's trainer left is found by the next agent of that folder.
+	orphan := exec.Command(os.Args[0])
+	orphan.Env = append(os.Environ(), "TEST_TRAINER_ROLE=stubborn", markOf("/run/x.sock", work))
+	other := exec.Command(os.Args[0])
+	other.Env = append(os.Environ(), "TEST_TRAINER_ROLE=stubborn", markOf("/run/x.sock", t.TempDir()))
+	for _, c := range []*exec.Cmd{orphan, other} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	}
+	eventually(t, "both", func() bool {
+		return len(marked(markOf("/run/x.sock", work))) == 1 && alive(other.Process.Pid)
+	})
+	supervise(t, "polite", func(o *SupervisorOptions) { o.WorkDir = work })
+	if err := orphan.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the orphan ended with %v", err)
+	}
+	if !alive(other.Process.Pid) {
+		t.Error("another agent's trainer was killed")
+	}
 }
 
 func TestKillSparesAnotherProcessOfTheSameNumber(t *testing.T) {

@@ -14,11 +14,13 @@ func groupOf() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// reap waits for the group's leader and kills what it leaves behind. That
-// happens before the leader is reaped, while the group's number is still its own.
-func reap(cmd *exec.Cmd) error {
+// reap waits for the group's leader and kills what it leaves behind, in its group or
+// with its mark. That happens before the leader is reaped, while the group's number is
+// still its own.
+func reap(cmd *exec.Cmd, mark string) error {
 	for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	killMarked(mark)
 	return cmd.Wait()
 }

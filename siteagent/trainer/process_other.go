@@ -10,7 +10,7 @@ import (
 func groupOf() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // reap waits for the group's leader and kills what it leaves behind.
-func reap(cmd *exec.Cmd) error {
+func reap(cmd *exec.Cmd, _ string) error {
 	err := cmd.Wait()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	return err

@@ -18,9 +18,8 @@ type process struct {
 	began              uint64 // in ticks since boot
 }
 
-// family is the trainer's processes: its group, and all that descend from its
-// leader, wherever they have put themselves.
-func family(leader int) []process {
+// processes are all of this machine that can be seen.
+func processes() []process {
 	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
 	all := make([]process, 0, len(paths))
 	for _, path := range paths {
@@ -30,6 +29,13 @@ func family(leader int) []process {
 			}
 		}
 	}
+	return all
+}
+
+// family is the trainer's processes: its group, and all that descend from its
+// leader, wherever they have put themselves.
+func family(leader int) []process {
+	all := processes()
 	ours := map[int]bool{leader: true}
 	for grown := true; grown; {
 		grown = false

@@ -192,6 +192,13 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 	cmd.Dir = s.opts.Dir
 	cmd.Env = append(os.Environ(), s.opts.Env...)
 	cmd.Env = append(cmd.Env, trainerv1.EnvSocket+"="+s.opts.SocketPath, trainerv1.EnvWorkDir+"="+s.opts.WorkDir)
+	mark := markOf(s.opts.SocketPath, s.opts.WorkDir)
+	if mark != "" {
+		cmd.Env = append(cmd.Env, mark)
+	}
+	if n := killMarked(mark); n > 0 {
+		s.log.Warn("an earlier trainer of this agent had left processes behind, they were killed", "processes", n)
+	}
 	out := &lines{each: func(l string) { s.line("stdout", l) }}
 	errs := &lines{each: func(l string) { s.line("stderr", l) }}
 	cmd.Stdout, cmd.Stderr = out, errs
@@ -207,7 +214,7 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 
 	exited := make(chan exit, 1)
 	go func() {
-		err := reap(cmd)
+		err := reap(cmd, mark)
 		out.flush()
 		errs.flush()
 		exited <- exit{err}
