@@ -46,8 +46,8 @@ type Client struct {
 	owed      *Request
 	owedSince time.Time
 	id        uint64
-	// originals are the limits in watts before they were set, by UUID.
-	originals map[string]float64
+	// originals are the limits that were set and are to be put back, by UUID.
+	originals map[string]Limit
 
 	failures  int
 	notBefore time.Time
@@ -66,7 +66,7 @@ func New(o Options) *Client {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Client{opts: o, now: time.Now, slot: make(chan struct{}, 1), closing: make(chan struct{}), originals: make(map[string]float64)}
+	return &Client{opts: o, now: time.Now, slot: make(chan struct{}, 1), closing: make(chan struct{}), originals: make(map[string]Limit)}
 }
 
 // Inventory describes the driver and all GPUs. It may wake GPUs that nothing
@@ -90,8 +90,8 @@ func (c *Client) Sample(ctx context.Context) ([]GPUSample, error) {
 
 // SetPowerLimit sets a GPU's limit and returns the one before. The first one
 // before is remembered: it comes back with RestorePowerLimits, Close, and also
-// when this process dies. If the context ends first, the limit may be set all the
-// same.
+// when this process dies, unless somebody else has set another meanwhile. If the
+// context ends first, the limit may be set all the same.
 func (c *Client) SetPowerLimit(ctx context.Context, uuid string, watts float64) (before float64, err error) {
 	a, err := c.do(ctx, Request{Op: OpSetPowerLimit, UUID: uuid, Watts: watts})
 	if err != nil {
@@ -101,6 +101,12 @@ func (c *Client) SetPowerLimit(ctx context.Context, uuid string, watts float64) 
 		return 0, &Error{Garbage, "agent-nvml did not say the limit before"}
 	}
 	return *a.BeforeWatts, nil
+}
+
+// KeepPowerLimit sets a GPU's limit for good: none comes back any more.
+func (c *Client) KeepPowerLimit(ctx context.Context, uuid string, watts float64) error {
+	_, err := c.do(ctx, Request{Op: OpSetPowerLimit, UUID: uuid, Watts: watts, Keep: true})
+	return err
 }
 
 // RestorePowerLimit puts a GPU's limit back to what it was before the first
@@ -139,6 +145,7 @@ func (c *Client) Close() error {
 	}
 	var err error
 	if len(c.originals) > 0 {
+		c.notBefore = time.Time{} // there is no later
 		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
 		_, err = c.ask(ctx, Request{Op: OpRestorePowerLimits}, nil)
@@ -249,8 +256,11 @@ func (c *Client) accept(a Answer) (Answer, error) {
 	}
 	switch r.Op {
 	case OpSetPowerLimit:
-		if _, known := c.originals[r.UUID]; !known && a.BeforeWatts != nil {
-			c.originals[r.UUID] = *a.BeforeWatts
+		switch {
+		case r.Keep:
+			delete(c.originals, r.UUID)
+		case a.BeforeWatts != nil:
+			c.originals[r.UUID] = c.originals[r.UUID].Change(*a.BeforeWatts, r.Watts)
 		}
 	case OpRestorePowerLimits:
 		if r.UUID == "" {

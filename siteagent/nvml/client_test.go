@@ -1,13 +1,11 @@
 package nvml
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -213,7 +211,7 @@ func TestACallerMayLeaveAndTheNextGetsItsOwnAnswer(t *testing.T) {
 	if s, err := c.Sample(t.Context()); err != nil || len(s) != 1 {
 		t.Errorf("the next got %+v, %v", s, err)
 	}
-	if c.originals["GPU-1"] != 700 {
+	if c.originals["GPU-1"].Before != 700 {
 		t.Errorf("the limit that was set late is not remembered: %v", c.originals)
 	}
 }
@@ -287,82 +285,6 @@ func TestAnIdleChildIsEndedAndLetsGo(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAChildWithALimitToPutBackIsKept(t *testing.T) {
-	c, dir := client(t, "good", Options{})
-	if before, err := c.SetPowerLimit(t.Context(), "GPU-1", 400); err != nil || before != 700 {
-		t.Fatalf("%g, %v", before, err)
-	}
-	c.Release()
-	if err := c.RestorePowerLimit(t.Context(), "GPU-1"); err != nil {
-		t.Error(err)
-	}
-	c.Release()
-	until(t, "the child has ended", func() bool { return slices.Contains(notes(t, dir), "end") })
-	if n := notes(t, dir); len(n) != 4 || n[2] != string(OpRestorePowerLimits) {
-		t.Errorf("%q; want a start, set, restore and end", n)
-	}
-}
-
-func TestLimitsOutliveACrashOfTheChild(t *testing.T) {
-	c, dir := client(t, "good", Options{})
-	if _, err := c.SetPowerLimit(t.Context(), "GPU-1", 400); err != nil {
-		t.Fatal(err)
-	}
-	c.child.kill()
-	<-c.child.done
-	if _, err := c.Sample(t.Context()); code(err) != Crashed {
-		t.Errorf("%v", err)
-	}
-	if _, err := c.Sample(t.Context()); err != nil {
-		t.Error(err)
-	}
-	c.child.kill()
-	if err := c.Close(); code(err) != Crashed && err != nil {
-		t.Errorf("%v", err)
-	}
-	// Told with its first request, the second child knew what to put back.
-	if n := notes(t, dir); !slices.Contains(n, string(OpSample)) {
-		t.Errorf("%q", n)
-	}
-}
-
-func TestCloseRestoresLimitsEvenWithoutAChild(t *testing.T) {
-	c, dir := client(t, "good", Options{})
-	if _, err := c.SetPowerLimit(t.Context(), "GPU-1", 400); err != nil {
-		t.Fatal(err)
-	}
-	c.child.kill()
-	<-c.child.done
-	if _, err := c.Sample(t.Context()); code(err) != Crashed {
-		t.Errorf("%v", err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if n := notes(t, dir); !slices.Contains(n, string(OpRestorePowerLimits)) {
-		t.Errorf("%q; nobody put the limit back", n)
-	}
-}
-
-func TestAnAgentKilledLeavesNoLimitBehind(t *testing.T) {
-	dir := t.TempDir()
-	agent := exec.Command(os.Args[0], "--agent", dir)
-	out, err := agent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "set\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
-	_ = agent.Process.Kill()
-	_ = agent.Wait()
-	until(t, "the limit is put back", func() bool { return slices.Contains(notes(t, dir), "restored:GPU-1=700") })
-	until(t, "the child has ended", func() bool { return slices.Contains(notes(t, dir), "end") })
 }
 
 func TestARefusalIsOfTheRequestAndNotOfTheLibrary(t *testing.T) {

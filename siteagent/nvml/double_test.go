@@ -59,8 +59,8 @@ func (d *double) play() {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			panic(err)
 		}
-		for uuid, watts := range r.Originals {
-			limits[uuid] = watts
+		for uuid, limit := range r.Originals {
+			limits[uuid] = limit.Before
 		}
 		d.note(string(r.Op))
 		d.behave(r, limits)
@@ -118,7 +118,9 @@ func (d *double) behave(r Request, limits map[string]float64) {
 		case OpSetPowerLimit:
 			before := 700.0
 			answer.BeforeWatts = &before
-			limits[r.UUID] = before
+			if limits[r.UUID] = before; r.Keep {
+				delete(limits, r.UUID)
+			}
 		case OpRestorePowerLimits:
 			delete(limits, r.UUID)
 			if r.UUID == "" {

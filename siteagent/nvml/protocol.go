@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // Op is what is asked of agent-nvml.
@@ -30,9 +31,31 @@ type Request struct {
 	// UUID of the GPU; empty for all.
 	UUID  string  `json:"uuid,omitempty"`
 	Watts float64 `json:"watts,omitempty"`
-	// Originals are limits in watts by UUID that an earlier child has changed: this
-	// one puts them back when asked to, or when its standard input ends.
-	Originals map[string]float64 `json:"originals,omitempty"`
+	// Keep says that the limit is to stay: what was to be put back is forgotten.
+	Keep bool `json:"keep,omitempty"`
+	// Originals are limits by UUID that an earlier child has changed: this one puts
+	// them back when asked to, or when its standard input ends.
+	Originals map[string]Limit `json:"originals,omitempty"`
+}
+
+// Limit of a GPU's power in watts, as it was before and as it was set.
+type Limit struct {
+	Before float64 `json:"beforeWatts"`
+	Set    float64 `json:"setWatts"`
+}
+
+// InForce says that the limit in force is the one that was set, drivers' rounding
+// aside; otherwise somebody else has set another, which is theirs.
+func (l Limit) InForce(watts float64) bool { return math.Abs(watts-l.Set) <= 1 }
+
+// Change is the limit after another was set over the one that was in force. The one
+// to put back stays, but for one that somebody else has set meanwhile.
+func (l Limit) Change(inForce, set float64) Limit {
+	if !l.InForce(inForce) {
+		l.Before = inForce
+	}
+	l.Set = set
+	return l
 }
 
 // Answer is one line of JSON from agent-nvml's standard output. Exactly one of the

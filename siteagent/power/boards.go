@@ -69,6 +69,11 @@ func (a AMDBoards) SetLimit(_ context.Context, device string, watts float64) err
 	return fmt.Errorf("no amdgpu board %s is there any more", device)
 }
 
+// PutBack implements Boards.
+func (a AMDBoards) PutBack(ctx context.Context, device string, watts float64) error {
+	return a.SetLimit(ctx, device, watts)
+}
+
 // writeAttribute writes an attribute that is there; sysfs makes none.
 func writeAttribute(name, text string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
@@ -83,6 +88,7 @@ func writeAttribute(name, text string) error {
 type GPULimits interface {
 	GPUs
 	SetPowerLimit(ctx context.Context, uuid string, watts float64) (before float64, err error)
+	KeepPowerLimit(ctx context.Context, uuid string, watts float64) error
 }
 
 // NVMLBoards are limited through NVML.
@@ -111,7 +117,20 @@ func (n NVMLBoards) List(ctx context.Context) ([]Board, error) {
 // SetLimit implements Boards.
 func (n NVMLBoards) SetLimit(ctx context.Context, device string, watts float64) error {
 	_, err := n.GPUs.SetPowerLimit(ctx, device, watts)
+	if err == nil {
+		return nil
+	}
+	var e *nvml.Error
+	if !errors.As(err, &e) || e.Code == nvml.Hung || e.Code == nvml.Crashed || e.Code == nvml.Garbage || e.Code == nvml.Closed {
+		return errors.Join(err, errUnsure) // the library may have set it before the answer was lost
+	}
 	return err
+}
+
+// PutBack implements Boards. The child that sets it must not put back what an
+// earlier process had set.
+func (n NVMLBoards) PutBack(ctx context.Context, device string, watts float64) error {
+	return n.GPUs.KeepPowerLimit(ctx, device, watts)
 }
 
 func known(v *float64) float64 {

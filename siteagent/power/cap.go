@@ -22,8 +22,11 @@ type Board struct {
 type Boards interface {
 	// List gives the boards whose limit can be read.
 	List(ctx context.Context) ([]Board, error)
-	// SetLimit in watts. Errors may have a WayOut.
+	// SetLimit in watts. Errors may have a WayOut; errUnsure says that it may be set
+	// all the same.
 	SetLimit(ctx context.Context, device string, watts float64) error
+	// PutBack is SetLimit with the limit before, which is to stay.
+	PutBack(ctx context.Context, device string, watts float64) error
 }
 
 // CapOptions of a Cap.
@@ -86,8 +89,10 @@ func NewCap(o CapOptions) *Cap {
 	if len(left) == 0 {
 		return c
 	}
-	c.capped = left
 	o.Log.Info("an earlier process has left power limits behind", "gpus", len(left))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.capped = left
 	c.putBack()
 	return c
 }
@@ -179,8 +184,8 @@ func (c *Cap) lowerOne(ctx context.Context, vendor Boards, b Board) error {
 	}
 	// Remembered first: a process that is killed in between has changed nothing.
 	old, known := c.capped[b.Device]
-	if !known {
-		old = capped{Before: b.Limit}
+	if !known || math.Abs(b.Limit-old.Set) > sameLimit { // or somebody else has changed it since
+		old.Before = b.Limit
 	}
 	c.capped[b.Device] = capped{Before: old.Before, Set: watts}
 	err := c.remember()
@@ -191,6 +196,9 @@ func (c *Cap) lowerOne(ctx context.Context, vendor Boards, b Board) error {
 		c.o.Log.Info("a GPU's power is capped", "gpu", b.Device, "watts", watts, "before", b.Limit)
 		return nil
 	}
+	if errors.Is(err, errUnsure) {
+		return err
+	}
 	if known {
 		c.capped[b.Device] = old
 	} else {
@@ -200,8 +208,8 @@ func (c *Cap) lowerOne(ctx context.Context, vendor Boards, b Board) error {
 }
 
 // putBack restores the limits that are still those that were set; one that somebody
-// else has changed since is theirs. What cannot be put back now is tried again at
-// the next occasion and the next start. Cap.mu is held, or nobody else knows of c.
+// else has changed since is theirs. What cannot be put back now is tried again after
+// a while and at the next start. Cap.mu is held.
 func (c *Cap) putBack() {
 	if len(c.capped) == 0 {
 		return
@@ -218,13 +226,15 @@ func (c *Cap) putBack() {
 			if !ok {
 				continue
 			}
-			if math.Abs(b.Limit-was.Set) > sameLimit {
-				c.o.Log.Info("a GPU's power limit was changed by somebody else and is left as it is", "gpu", b.Device, "watts", b.Limit, "set", was.Set)
-			} else if err := vendor.SetLimit(ctx, b.Device, was.Before); err != nil {
-				c.warn(b.Device, fmt.Errorf("its limit of %g W is not put back: %w", was.Before, err))
-				continue
-			} else {
+			switch {
+			case math.Abs(b.Limit-was.Set) <= sameLimit:
+				if err := vendor.PutBack(ctx, b.Device, was.Before); err != nil {
+					c.warn(b.Device, fmt.Errorf("its limit of %g W is not put back: %w", was.Before, err))
+					continue
+				}
 				c.o.Log.Info("a GPU's power limit is put back", "gpu", b.Device, "watts", was.Before)
+			case math.Abs(b.Limit-was.Before) > sameLimit: // else it was never set, or agent-nvml has put it back
+				c.o.Log.Info("a GPU's power limit was changed by somebody else and is left as it is", "gpu", b.Device, "watts", b.Limit, "set", was.Set)
 			}
 			delete(c.capped, b.Device)
 		}
@@ -235,7 +245,13 @@ func (c *Cap) putBack() {
 	if err := c.remember(); err != nil {
 		c.warn("the agent's data folder", err)
 	}
+	if len(c.capped) > 0 && !c.closed {
+		c.rest = time.AfterFunc(c.o.Linger, c.idle)
+	}
 }
+
+// errUnsure is of a limit of which nobody knows whether it is set.
+var errUnsure = errors.New("whether the limit is set is not known")
 
 // remember writes the file.
 func (c *Cap) remember() error { return writeCapped(c.o.Path, c.capped) }

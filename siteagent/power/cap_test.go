@@ -21,22 +21,30 @@ type limits struct {
 	samples []nvml.GPUSample
 	fail    error
 	set     []float64
+	kept    int  // limits that are to stay
+	late    bool // a failure comes after the limit is set
 }
 
 func (l *limits) Sample(context.Context) ([]nvml.GPUSample, error) { return l.samples, nil }
 
 func (l *limits) SetPowerLimit(_ context.Context, uuid string, watts float64) (float64, error) {
-	if l.fail != nil {
+	if l.fail != nil && !l.late {
 		return 0, l.fail
 	}
 	for i, s := range l.samples {
 		if s.UUID == uuid {
 			l.set = append(l.set, watts)
 			l.samples[i].PowerLimitWatts = &watts
-			return *s.PowerLimitWatts, nil
+			return *s.PowerLimitWatts, l.fail
 		}
 	}
 	return 0, &nvml.Error{Code: nvml.NotFound, Detail: uuid}
+}
+
+func (l *limits) KeepPowerLimit(ctx context.Context, uuid string, watts float64) error {
+	l.kept++
+	_, err := l.SetPowerLimit(ctx, uuid, watts)
+	return err
 }
 
 func (l *limits) limit(i int) float64 { return *l.samples[i].PowerLimitWatts }
@@ -108,6 +116,70 @@ func TestCapThatAKilledProcessLeftIsPutBackAtTheNextStart(t *testing.T) {
 	if g.limit(0) != 700 || g.limit(1) != 500 || next.kept(t) != "" {
 		t.Errorf("%g and %g W, %q", g.limit(0), g.limit(1), next.kept(t))
 	}
+	if g.kept != 1 {
+		t.Error("agent-nvml would put the cap back at its end")
+	}
+}
+
+func TestALimitThatMayBeSetThoughSettingFailedIsPutBack(t *testing.T) {
+	for name, err := range map[string]error{
+		"no time left":      context.DeadlineExceeded,
+		"the child hangs":   &nvml.Error{Code: nvml.Hung, Detail: "no answer"},
+		"the child crashed": &nvml.Error{Code: nvml.Crashed, Detail: "signal: segmentation fault"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &limits{samples: []nvml.GPUSample{h100("a", 700)}, fail: err, late: true}
+			killed := newCapRig(t, 400, "", NVMLBoards{g})
+			killed.Hold()
+			g.fail = nil
+			next := newCapRig(t, 0, killed.file, NVMLBoards{g})
+			if g.limit(0) != 700 || next.kept(t) != "" {
+				t.Errorf("%g W, %q", g.limit(0), next.kept(t))
+			}
+			// It was not set after all.
+			g.fail, g.late = err, false
+			c := newCapRig(t, 400, "", NVMLBoards{g})
+			c.Hold()
+			g.fail = nil
+			c.Close()
+			if g.limit(0) != 700 || c.kept(t) != "" || strings.Contains(c.log.String(), "somebody else") {
+				t.Errorf("%g W, %q, %s", g.limit(0), c.kept(t), c.log.String())
+			}
+		})
+	}
+}
+
+func TestALimitThatWasChangedMeanwhileIsTheOneToPutBack(t *testing.T) {
+	g := &limits{samples: []nvml.GPUSample{h100("a", 700)}}
+	c := newCapRig(t, 400, "", NVMLBoards{g})
+	c.Hold()
+	g.samples[0].PowerLimitWatts = new(600.0) // a person's doing
+	c.Hold()
+	if g.limit(0) != 400 {
+		t.Errorf("%g W", g.limit(0))
+	}
+	c.Close()
+	if g.limit(0) != 600 {
+		t.Errorf("%g W after the end", g.limit(0))
+	}
+}
+
+func TestALimitThatCannotBePutBackIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &limits{samples: []nvml.GPUSample{h100("a", 700)}}
+		killed := newCapRig(t, 400, "", NVMLBoards{g})
+		killed.Hold()
+		there := g.samples
+		g.samples = nil // the driver is not loaded yet
+		c := newCapRig(t, 0, killed.file, NVMLBoards{g})
+		g.samples = there
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if g.limit(0) != 700 || c.kept(t) != "" {
+			t.Errorf("%g W, %q", g.limit(0), c.kept(t))
+		}
+		c.Close()
+	})
 }
 
 func TestALimitThatCannotBePutBackIsNotForgotten(t *testing.T) {

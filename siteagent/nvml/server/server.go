@@ -25,8 +25,8 @@ const linger = 250 * time.Millisecond
 type Server struct {
 	lib  Library
 	open bool
-	// originals are limits in watts by UUID, to be put back.
-	originals map[string]float64
+	// originals are limits by UUID, to be put back.
+	originals map[string]nvml.Limit
 	// identities of GPUs by index, for those that are lost later.
 	identities map[int]identity
 }
@@ -35,7 +35,7 @@ type identity struct{ uuid, address, model string }
 
 // New returns a server of a library, which is opened with the first request.
 func New(lib Library) *Server {
-	return &Server{lib: lib, originals: make(map[string]float64), identities: make(map[int]identity)}
+	return &Server{lib: lib, originals: make(map[string]nvml.Limit), identities: make(map[int]identity)}
 }
 
 // Serve answers until the input ends; then it puts limits back and closes the
@@ -100,9 +100,9 @@ func write(out io.Writer, a nvml.Answer) error {
 
 // answer one request.
 func (s *Server) answer(r nvml.Request) nvml.Answer {
-	for uuid, watts := range r.Originals {
+	for uuid, limit := range r.Originals {
 		if _, known := s.originals[uuid]; !known {
-			s.originals[uuid] = watts
+			s.originals[uuid] = limit
 		}
 	}
 	a := nvml.Answer{ID: r.ID}
@@ -117,7 +117,7 @@ func (s *Server) answer(r nvml.Request) nvml.Answer {
 	case nvml.OpSample:
 		a.Samples, err = s.samples()
 	case nvml.OpSetPowerLimit:
-		a.BeforeWatts, err = s.setLimit(r.UUID, r.Watts)
+		a.BeforeWatts, err = s.setLimit(r.UUID, r.Watts, r.Keep)
 	case nvml.OpRestorePowerLimits:
 		err = s.restore(r.UUID)
 	default:

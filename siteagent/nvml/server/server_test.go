@@ -135,13 +135,39 @@ func TestALimitIsSetWithinTheRangeAndPutBack(t *testing.T) {
 	}
 	// An earlier process set the other one's.
 	lib.devices[1].limit = 250_000
-	a := s.answer(nvml.Request{Op: nvml.OpRestorePowerLimits, Originals: map[string]float64{"GPU-0": 1, "GPU-1": 650}})
+	a := s.answer(nvml.Request{Op: nvml.OpRestorePowerLimits, Originals: map[string]nvml.Limit{"GPU-0": {Before: 1, Set: 1}, "GPU-1": {Before: 650, Set: 250}}})
 	if a.Error != nil || lib.devices[0].limit != 700_000 || lib.devices[1].limit != 650_000 || len(s.originals) != 0 {
 		t.Errorf("%+v; limits %d and %d", a, lib.devices[0].limit, lib.devices[1].limit)
 	}
 	lib.devices[0].cannotSet = &nvml.Error{Code: nvml.NoPermission, Detail: "Insufficient Permissions"}
 	if a := set("GPU-0", 400); a.Error == nil || a.Error.Code != nvml.NoPermission || len(s.originals) != 0 {
 		t.Errorf("without permission: %+v, remembered %v", a.Error, s.originals)
+	}
+}
+
+func TestALimitThatIsToStayOrIsSomebodyElsesIsNotPutBack(t *testing.T) {
+	lib := &madeUp{devices: []*gpu{full(0), full(1), full(2)}}
+	s := New(lib)
+	set := func(i int, watts float64, keep bool) {
+		t.Helper()
+		if a := s.answer(nvml.Request{Op: nvml.OpSetPowerLimit, UUID: lib.devices[i].uuid, Watts: watts, Keep: keep}); a.Error != nil {
+			t.Fatal(a.Error)
+		}
+	}
+	set(0, 400, false)
+	set(0, 650, true) // an earlier process left it behind
+	set(1, 400, false)
+	lib.devices[1].limit = 300_000 // a person's doing
+	set(2, 400, false)
+	lib.devices[2].limit = 600_000 // a person's doing, and capped again
+	set(2, 400, false)
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	for i, want := range []uint32{650_000, 300_000, 600_000} {
+		if got := lib.devices[i].limit; got != want {
+			t.Errorf("GPU %d: %d mW, want %d", i, got, want)
+		}
 	}
 }
 
