@@ -124,21 +124,21 @@ func (m *Meter) metered(p Part) bool {
 }
 
 // has says whether the energy of a part is told, by a meter or a model, and no
-// device of it is silent for good.
-func (m *Meter) has(p Part) bool {
+// device of it is silent for good; missed, that one of its devices was not readable
+// at the last look.
+func (m *Meter) has(p Part) (told, missed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	told := false
 	for k, d := range m.devices {
 		if k.part != p {
 			continue
 		}
 		if d.missed && m.seen.Sub(d.at) > longestEstimate {
-			return false
+			return false, true
 		}
-		told = true
+		told, missed = true, missed || d.missed
 	}
-	return told
+	return told, missed
 }
 
 // Span is a stretch of time whose energy is asked for, as of a round. Observe

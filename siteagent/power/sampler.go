@@ -26,15 +26,23 @@ type Sampler struct {
 	Every time.Duration
 	// Now is time.Now but in tests.
 	Now func() time.Time
-	// Report is called with the faults whenever they are others than before; may
-	// be nil.
+	// Report is called with the faults whenever they are of other devices or have
+	// other ways out than before, but not more often than reportEvery; may be nil.
 	Report func([]Fault)
 
 	meter Meter
 	mu    sync.Mutex // one look at a time, and none between one and its span
 	cpu   cpuTimes
 	told  string
+	// toldAt is when faults were reported; zero before.
+	toldAt time.Time
+
+	counting sync.Mutex
+	counted  Counter // what Counter told last
 }
+
+// reportEvery bounds reports of a device that comes and goes.
+const reportEvery = 30 * time.Second
 
 // Run looks until the context ends.
 func (s *Sampler) Run(ctx context.Context) error {
@@ -83,11 +91,18 @@ type Counter struct {
 
 // Counter is ok when some of it is metered and it stands for all parts that are
 // needed; without one of them it would be a part's energy and be taken for the
-// whole.
+// whole. While a device of them is not readable the counter stands still, and then
+// tells all at once.
 func (s *Sampler) Counter() (c Counter, ok bool) {
+	s.counting.Lock()
+	defer s.counting.Unlock()
 	for _, p := range s.Needs {
-		if !s.meter.has(p) {
+		told, missed := s.meter.has(p)
+		if !told {
 			return Counter{}, false
+		}
+		if missed {
+			return s.counted, s.counted.Metered > 0
 		}
 	}
 	totals := s.meter.Totals()
@@ -99,6 +114,7 @@ func (s *Sampler) Counter() (c Counter, ok bool) {
 		}
 	}
 	c.Source = strings.Join(slices.Sorted(maps.Keys(totals)), "+")
+	s.counted = c
 	return c, c.Metered > 0
 }
 
@@ -109,12 +125,14 @@ func (s *Sampler) look() time.Time {
 	s.meter.Observe(sample)
 	told := ""
 	for _, f := range sample.Faults {
-		told += f.String() + "\n"
+		told += f.Device + "\n" + f.WayOut + "\n" // a problem may hold a figure
 	}
-	if told != s.told && s.Report != nil {
-		s.Report(sample.Faults)
+	if told != s.told && (s.toldAt.IsZero() || at.Sub(s.toldAt) >= reportEvery) {
+		s.told, s.toldAt = told, at
+		if s.Report != nil {
+			s.Report(sample.Faults)
+		}
 	}
-	s.told = told
 	return at
 }
 

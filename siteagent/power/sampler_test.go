@@ -4,6 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -72,6 +73,26 @@ func TestSamplerMeasuresARoundAndSaysFaultsOnce(t *testing.T) {
 	})
 }
 
+func TestFaultsThatChangeAllTheTimeDoNotFillTheLog(t *testing.T) {
+	for name, energy := range map[string]func(i int) string{
+		"a figure that is in the fault": func(i int) string { return strconv.Itoa(300_000_000_000 + i) },
+		"one that comes and goes":       func(i int) string { return []string{"1000000", "garbage"}[i%2] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now, reports := noon, 0
+			s := &Sampler{Now: func() time.Time { return now }, Report: func([]Fault) { reports++ }}
+			for i := range 600 {
+				s.Root = tree(zoneFiles("intel-rapl:0", "package-0", energy(i), "262143328850"))
+				s.look()
+				now = now.Add(time.Second)
+			}
+			if reports == 0 || reports > 21 {
+				t.Errorf("%d reports in ten minutes", reports)
+			}
+		})
+	}
+}
+
 func TestSamplerFallsBackToTheModelUntilThereIsACounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := &changing{}
@@ -131,11 +152,15 @@ func TestCounterNeedsAllPartsThatTrain(t *testing.T) {
 		t.Errorf("%+v, %v", c, ok)
 	}
 	now = now.Add(time.Minute)
-	if _, ok := look("5000000", nil); !ok {
-		t.Error("a driver that is being loaded takes the counter away")
+	if c, ok := look("5000000", nil); !ok || !near(c.Joules, 5) {
+		t.Errorf("a driver that is being loaded takes the counter away, or a part's energy is told: %+v, %v", c, ok)
 	}
+	if c, ok := look("6000000", told(93000)); !ok || !near(c.Joules, 5+2+90) {
+		t.Errorf("all comes at once: %+v, %v", c, ok)
+	}
+	look("7000000", nil)
 	now = now.Add(longestEstimate)
-	if c, ok := look("6000000", nil); ok {
+	if c, ok := look("8000000", nil); ok {
 		t.Errorf("the GPU is silent for good: %+v", c)
 	}
 }
