@@ -6,12 +6,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -187,17 +189,16 @@ func program(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	begin := time.Now()
-	results, err := runAll(ctx, tasks, jobs, stderr)
-	if err != nil {
-		return err
-	}
+	results, runErr := runAll(ctx, tasks, jobs, stderr)
+	// Hours of work are worth a report even when they end early.
+	results = slices.DeleteFunc(results, func(r result) bool { return r.Variant == "" })
 	command := strings.Join(append([]string{"go run ."}, quoted(args)...), " ")
 	r := newReport(command, time.Since(begin), results)
 	if err := r.write(o.out); err != nil {
-		return err
+		return errors.Join(runErr, err)
 	}
 	_, err = io.WriteString(stdout, r.markdown())
-	return err
+	return errors.Join(runErr, err)
 }
 
 func quoted(args []string) []string {

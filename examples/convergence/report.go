@@ -121,7 +121,7 @@ func total(r result) float64    { return r.BytesUp + r.BytesDown }
 
 func (r report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Made by `%s` in %.0f s.\n", r.Command, r.Seconds)
+	fmt.Fprintf(&b, "Made by `%s` in %.0f s, %d runs.\n", r.Command, r.Seconds, len(r.Results))
 	for _, t := range r.tables() {
 		s := t.s
 		fmt.Fprintf(&b, "\n### %s, %s, %d sites, churn %s (%d rounds of %d steps)\n\n", s.Task, s.Split, s.Sites, s.Churn, s.length(), s.Steps)

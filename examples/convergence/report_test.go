@@ -33,7 +33,7 @@ func TestReportHasMeansAndDivergence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"`go run .` in 60 s", "| dm | 2 | 0.4000 ± 0.1414 | 0.8500 ± 0.0707 | 45.0 |", "| diloco | 2 | diverged |"} {
+	for _, want := range []string{"`go run .` in 60 s, 4 runs", "| dm | 2 | 0.4000 ± 0.1414 | 0.8500 ± 0.0707 | 45.0 |", "| diloco | 2 | diverged |"} {
 		if !strings.Contains(string(md), want) {
 			t.Errorf("no %q in:\n%s", want, md)
 		}
