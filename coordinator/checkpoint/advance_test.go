@@ -66,3 +66,46 @@ func TestADamagedBaseIsToldApart(t *testing.T) {
 		ok(t, snapshot(s, 2, KindCommit))
 	}
 }
+
+// The snapshot is worth its bytes only where it lies on the way and the deltas up to
+// it have more.
+func TestTheShorterWayIsKnownBeforehand(t *testing.T) {
+	s := must(open(t.TempDir(), quiet(), unsyncedDisk))(t)
+	defer func() { _ = s.Close() }()
+	ok(t, snapshot(s, 1, KindSeed))
+	_, size, _, err := s.OpenSnapshot()
+	ok(t, err)
+	half := make([]byte, size/2)
+	for v := uint64(2); v <= 5; v++ {
+		c := must(s.Begin(v))(t)
+		if v == 4 {
+			half = append(half, 0, 0) // from here on just longer
+		}
+		must(c.Delta().Write(half))(t)
+		ok(t, c.Finish(testManifest(v, KindCommit)))
+	}
+	for _, tc := range []struct {
+		snapshot, first, last uint64
+		want                  bool
+	}{
+		{3, 2, 3, false}, // as long
+		{3, 2, 5, false},
+		{4, 3, 5, true}, // a little longer
+		{4, 3, 4, true},
+		{4, 3, 3, false}, // the snapshot is past the target
+		{4, 4, 5, false}, // one delta
+		{4, 5, 5, false}, // the snapshot is of before
+		{4, 2, 5, true},
+	} {
+		if !s.has(snapshotsDir, tc.snapshot) {
+			ok(t, snapshot(s, tc.snapshot, KindCommit))
+		}
+		if got := s.SnapshotIsShorter(tc.first, tc.last); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+	ok(t, os.RemoveAll(s.path(commitsDir, versionName(4))))
+	if !s.SnapshotIsShorter(4, 5) {
+		t.Error("without the delta there is no other way")
+	}
+}

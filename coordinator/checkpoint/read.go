@@ -186,6 +186,33 @@ func (r *Reader) OpenSnapshot() (ReadAtCloser, int64, Manifest, error) {
 	}
 }
 
+// SnapshotIsShorter says whether the newest snapshot lies on the way from the version
+// before first to last, and has fewer bytes than the deltas from first up to it. What
+// comes after it is the same either way.
+func (r *Reader) SnapshotIsShorter(first, last uint64) bool {
+	snapshots, err := r.versions(snapshotsDir)
+	if err != nil || len(snapshots) == 0 {
+		return false
+	}
+	at := snapshots[len(snapshots)-1]
+	if at < first || at > last {
+		return false
+	}
+	m, err := r.manifest(snapshotsDir, at)
+	if err != nil || m.State == nil {
+		return false
+	}
+	deltas := int64(0)
+	for v := first; v <= at && deltas <= m.State.Bytes; v++ {
+		c, err := r.manifest(commitsDir, v)
+		if err != nil || c.Kind == KindRollback {
+			return true // there is no other way
+		}
+		deltas += c.DeltaBytes
+	}
+	return deltas > m.State.Bytes
+}
+
 // openSized opens a file that the manifest says has size bytes.
 func (r *Reader) openSized(size int64, parts ...string) (*os.File, error) {
 	f, err := os.Open(r.path(parts...))

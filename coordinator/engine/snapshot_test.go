@@ -171,7 +171,9 @@ func TestAFullDiskPausesTheRunAndNothingIsLost(t *testing.T) {
 						a.mustAccept(h, payload)
 					}
 					if i == 1 {
-						st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool { return st.GetReason() == string(v1alpha1.ReasonDiskFull) })
+						st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool {
+							return st.GetReason() == string(v1alpha1.ReasonDiskFull)
+						})
 						if st.GetPhase() != string(v1alpha1.FederationPaused) || st.GetVersion() != 1 || st.GetRoundsVoid() != 0 || !strings.Contains(st.GetMessage(), "disk is full") {
 							t.Errorf("status %v", st)
 						}
@@ -223,7 +225,9 @@ func TestARoundWhoseNumberFindsNoRoomStartsLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
-	st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool { return st.GetReason() == string(v1alpha1.ReasonDiskFull) })
+	st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool {
+		return st.GetReason() == string(v1alpha1.ReasonDiskFull)
+	})
 	if st.GetRound().GetNumber() != 0 || st.GetRound().GetState() != "Idle" || st.GetRoundsVoid() != 0 {
 		t.Errorf("status %v", st)
 	}
@@ -263,7 +267,9 @@ func TestAnUploadThatFindsNoRoomIsTriedAgain(t *testing.T) {
 		t.Errorf("status %v", st)
 	}
 	full.Store(false)
-	r.until("resumed", func(st *coordinatorv1.FederationStatus) bool { return st.GetReason() != string(v1alpha1.ReasonDiskFull) })
+	r.until("resumed", func(st *coordinatorv1.FederationStatus) bool {
+		return st.GetReason() != string(v1alpha1.ReasonDiskFull)
+	})
 	u, _, err = r.engine.BeginPush(r.ctx(), a.header(g, "u", payload))
 	if err != nil || u.Offset() != 100 {
 		t.Fatalf("goes on at %d: %v", u.Offset(), err)
@@ -296,7 +302,9 @@ func TestStopOnAFullDiskEnds(t *testing.T) {
 	g := a.grant()
 	payload := ones(t, smallModel(t), p, 0.5)
 	a.mustAccept(a.header(g, "u2", payload), payload)
-	r.until("paused", func(st *coordinatorv1.FederationStatus) bool { return st.GetReason() == string(v1alpha1.ReasonDiskFull) })
+	r.until("paused", func(st *coordinatorv1.FederationStatus) bool {
+		return st.GetReason() == string(v1alpha1.ReasonDiskFull)
+	})
 	if err := r.stop(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "last snapshot") {
 		t.Fatalf("ended with %v", err)
 	}

@@ -57,7 +57,9 @@ func TestARealDiskThatIsFullPausesTheRun(t *testing.T) {
 	for i, a := range agents {
 		a.mustAccept(headers[i], payloads[i])
 	}
-	st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool { return st.GetReason() == string(v1alpha1.ReasonDiskFull) })
+	st := r.until("paused", func(st *coordinatorv1.FederationStatus) bool {
+		return st.GetReason() == string(v1alpha1.ReasonDiskFull)
+	})
 	if st.GetVersion() != 1 || st.GetRoundsVoid() != 0 {
 		t.Errorf("status %v", st)
 	}

@@ -180,6 +180,7 @@ func pullHeader(f *logFile) (*coordinatorv1.PullHeader, error) {
 	}
 	h := &coordinatorv1.PullHeader{
 		Version: f.manifest.Version, PayloadBytes: uint64(f.size), Digest: digest, Round: f.manifest.Round, Algorithm: f.manifest.Algorithm.ToProto(),
+		Snapshot: f.snapshot,
 	}
 	if r := f.manifest.Rollback; r != nil {
 		h.RolledBack = r.Version
@@ -195,13 +196,21 @@ type logFile struct {
 	checkpoint.ReadAtCloser
 	size     int64
 	manifest checkpoint.Manifest
+	snapshot bool
 }
 
 func (f *Fleet) open(req *coordinatorv1.PullRequest) (*logFile, error) {
 	var file logFile
 	var err error
-	switch req.GetKind() {
+	kind := req.GetKind()
+	if kind == coordinatorv1.PullRequest_KIND_DELTA && req.GetCatchUpTo() >= req.GetVersion() && req.GetOffset() == 0 {
+		if f.Store.SnapshotIsShorter(req.GetVersion(), req.GetCatchUpTo()) {
+			kind = coordinatorv1.PullRequest_KIND_SNAPSHOT
+		}
+	}
+	switch kind {
 	case coordinatorv1.PullRequest_KIND_SNAPSHOT:
+		file.snapshot = true
 		file.ReadAtCloser, file.size, file.manifest, err = f.Store.OpenSnapshot()
 	case coordinatorv1.PullRequest_KIND_DELTA:
 		file.ReadAtCloser, file.size, file.manifest, err = f.Store.OpenDelta(req.GetVersion())

@@ -51,6 +51,7 @@ type coordinator struct {
 	breakPush int   // so many pushes break after one chunk
 	breakPull int   // so many pulls break after one chunk
 	pushDown  bool  // pushes fail at once
+	shorter   bool  // the snapshot has fewer bytes than what was missed
 	answer    func(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult
 
 	// loss is when a silent session is given up; long, for a slow machine.

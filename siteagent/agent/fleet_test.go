@@ -90,7 +90,7 @@ func (c *coordinator) tokenOK(token string) bool {
 // Pull implements the Fleet service.
 func (c *coordinator) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStreamingServer[coordinatorv1.PullResponse]) error {
 	var b blob
-	var broken, known, dead bool
+	var broken, known, dead, snapshot bool
 	c.do(func() {
 		if dead = !c.tokenOK(req.GetSessionToken()); dead {
 			return
@@ -99,6 +99,10 @@ func (c *coordinator) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStr
 		b, known = c.snapshot, true
 		if req.GetKind() == coordinatorv1.PullRequest_KIND_DELTA {
 			b, known = c.deltas[req.GetVersion()]
+			if req.GetCatchUpTo() > 0 && c.shorter {
+				b, known = c.snapshot, true
+				snapshot = true
+			}
 		}
 		if c.breakPull > 0 {
 			c.breakPull--
@@ -112,7 +116,7 @@ func (c *coordinator) Pull(req *coordinatorv1.PullRequest, stream grpc.ServerStr
 		return status.Error(codes.NotFound, "pruned")
 	}
 	h := proto.Clone(b.manifest).(*coordinatorv1.PullHeader)
-	h.PayloadBytes = uint64(len(b.data))
+	h.PayloadBytes, h.Snapshot = uint64(len(b.data)), snapshot
 	err := stream.Send(&coordinatorv1.PullResponse{Header: h})
 	if err != nil {
 		return err
@@ -173,6 +177,7 @@ func (c *coordinator) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 			err = rx.Take(m)
 		}
 		if err != nil {
+			c.do(func() { c.partial[h.GetUpdateId()] = append(c.partial[h.GetUpdateId()], got.Bytes()...) })
 			return err
 		}
 		if broken {

@@ -18,7 +18,7 @@ import (
 )
 
 // sync brings the replica to the target: by the deltas that it has missed, or by
-// the whole state where they are pruned or lead elsewhere.
+// the whole state where that is shorter, or where they are pruned or lead elsewhere.
 func (a *Agent) sync(ctx context.Context, t target) error {
 	defer a.observeReplica()
 	begin := time.Now()
@@ -27,7 +27,7 @@ func (a *Agent) sync(ctx context.Context, t target) error {
 	for !a.holds(t) {
 		version, _, ok := a.cfg.Replica.Held()
 		if ok && !t.newest && version < t.version {
-			err := a.pullDelta(ctx, version+1)
+			err := a.pullDelta(ctx, version+1, t.version)
 			if err == nil {
 				continue
 			}
@@ -49,16 +49,24 @@ func (a *Agent) sync(ctx context.Context, t target) error {
 	return nil
 }
 
-func (a *Agent) pullDelta(ctx context.Context, version uint64) error {
-	f, m, err := a.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, version)
+// pullDelta brings the next version, or a later one up to the target in full.
+func (a *Agent) pullDelta(ctx context.Context, version, target uint64) error {
+	d, err := a.pull(ctx, &download{kind: coordinatorv1.PullRequest_KIND_DELTA, version: version, target: target})
 	if err != nil {
 		return err
 	}
-	defer discard(f)
+	defer discard(d.file)
+	m := d.manifest
+	if d.kind == coordinatorv1.PullRequest_KIND_SNAPSHOT {
+		if m.Version < version {
+			return fmt.Errorf("agent: asked for version %d, got the state of %d", version, m.Version)
+		}
+		return a.install(d)
+	}
 	if m.Version != version {
 		return fmt.Errorf("agent: asked for delta %d, got %d", version, m.Version)
 	}
-	if err := a.cfg.Replica.Apply(m, f.Name()); err != nil {
+	if err := a.cfg.Replica.Apply(m, d.file.Name()); err != nil {
 		return err
 	}
 	a.log.Debug("delta applied", "version", m.Version, "round", m.Round)
@@ -66,17 +74,18 @@ func (a *Agent) pullDelta(ctx context.Context, version uint64) error {
 }
 
 func (a *Agent) pullSnapshot(ctx context.Context) error {
-	f, m, err := a.pull(ctx, coordinatorv1.PullRequest_KIND_SNAPSHOT, 0)
+	d, err := a.pull(ctx, &download{kind: coordinatorv1.PullRequest_KIND_SNAPSHOT})
 	if err != nil {
 		return err
 	}
-	defer discard(f)
-	before, _, held := a.cfg.Replica.Held()
-	if err := a.cfg.Replica.Install(m, f.Name()); err != nil {
+	defer discard(d.file)
+	return a.install(d)
+}
+
+func (a *Agent) install(d *download) error {
+	m := d.manifest
+	if err := a.cfg.Replica.Install(m, d.file.Name()); err != nil {
 		return err
-	}
-	if held && before < m.RolledBack {
-		a.forgive()
 	}
 	a.metrics.fullPulls.Inc()
 	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", hex.EncodeToString(m.Digest[:6]))
@@ -90,11 +99,10 @@ func discard(f *os.File) {
 
 // pull downloads to a file beside the replica, over as many sessions as it takes.
 // NotFound is an answer, not a failure of the transfer.
-func (a *Agent) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, version uint64) (_ *os.File, _ replica.Manifest, err error) {
-	d := &download{kind: kind, version: version}
+func (a *Agent) pull(ctx context.Context, d *download) (_ *download, err error) {
 	d.file, err = a.cfg.Replica.Incoming()
 	if err != nil {
-		return nil, replica.Manifest{}, err
+		return nil, err
 	}
 	b := a.cfg.newBackOff()
 	var dead *session
@@ -104,31 +112,33 @@ func (a *Agent) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, v
 			err = d.once(ctx, s)
 		}
 		if err == nil {
-			a.pulledBytes(kind, d.offset)
-			return d.file, d.manifest, nil
+			a.pulledBytes(d.kind, d.offset)
+			return d, nil
 		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
 		if ctx.Err() != nil || status.Code(err) == codes.NotFound {
 			discard(d.file)
-			return nil, replica.Manifest{}, err
+			return nil, err
 		}
 		if status.Code(err) == codes.Unauthenticated {
 			dead = s
 		}
-		a.log.Info("download broke, resuming", "kind", kind, "version", version, "offset", d.offset, "error", err)
+		a.log.Info("download broke, resuming", "kind", d.kind, "version", d.version, "offset", d.offset, "error", err)
 		if !pause(ctx, b.NextBackOff()) {
 			discard(d.file)
-			return nil, replica.Manifest{}, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }
 
 // download is one file on its way in.
 type download struct {
+	// kind becomes a snapshot's where that was sent in a delta's place.
 	kind     coordinatorv1.PullRequest_Kind
 	version  uint64
+	target   uint64 // that a delta leads to, further ones included
 	file     *os.File
 	offset   int64
 	manifest replica.Manifest
@@ -140,7 +150,7 @@ func (d *download) once(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.client.Pull(ctx, &coordinatorv1.PullRequest{
-		SessionToken: s.token, Kind: d.kind, Version: d.version, Offset: uint64(d.offset),
+		SessionToken: s.token, Kind: d.kind, Version: d.version, Offset: uint64(d.offset), CatchUpTo: d.target,
 	})
 	if err != nil {
 		return err
@@ -167,6 +177,9 @@ func (d *download) once(ctx context.Context, s *session) error {
 		return fmt.Errorf("agent: version %d has taken the place of the download", m.Version)
 	}
 	d.manifest = m
+	if h.GetSnapshot() {
+		d.kind, d.target = coordinatorv1.PullRequest_KIND_SNAPSHOT, 0
+	}
 	if h.GetPayloadBytes() > 1<<62 {
 		return fmt.Errorf("agent: a pull of %d bytes", h.GetPayloadBytes())
 	}

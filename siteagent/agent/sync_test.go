@@ -9,9 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/tensor"
+	"girassol.dev/internal/wire"
+	"girassol.dev/internal/wire/wiretest"
 	"girassol.dev/siteagent/replica"
 )
 
@@ -122,6 +126,57 @@ func TestABrokenDownloadResumesAtItsOffset(t *testing.T) {
 	if len(c.pulls) != 3 || c.pulls[1].GetOffset() == 0 || c.pulls[2].GetOffset() <= c.pulls[1].GetOffset() {
 		t.Fatalf("pulls %v", c.pulls)
 	}
+}
+
+// The coordinator sends whichever is shorter; a broken download of the state that
+// came in a delta's place goes on as what it is.
+func TestAShorterStateTakesTheDeltasPlace(t *testing.T) {
+	c := newCoordinator(t, algorithm.DiLoCo, large)
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	r.stop()
+	for range 3 {
+		c.commit()
+	}
+	c.do(func() { c.shorter, c.breakPull, c.pulls = true, 1, nil })
+	r = launch(t, c, r.dir, &person{t: t})
+	c.waitReady(3)
+	c.holds(t, r)
+	if got := c.pulled(); got != "1 S" {
+		t.Fatalf("pulled %q", got)
+	}
+	if p := c.pulls; p[0].GetCatchUpTo() != 3 || p[1].GetOffset() == 0 {
+		t.Fatalf("pulls %v", p)
+	}
+}
+
+// The line is cut half-way, for the session too: a new one resumes, and what has
+// arrived does not cross the line again.
+func TestACutConnectionResumesDownloadAndUpload(t *testing.T) {
+	c := newCoordinator(t, algorithm.DiLoCo, []tensor.Spec{{Name: "weight", DType: tensor.F32, Shape: []int64{2048, 2048}, Role: tensor.Parameter}})
+	line := wiretest.New(t, c.address)
+	near := &wire.Counter{}
+	size := int64(len(c.snapshot.data))
+	line.CutDown(size / 2)
+	r := launch(t, c, "", &person{t: t}, func(cfg *Config) {
+		cfg.Dial = func() (*grpc.ClientConn, error) { return wire.Dial(line.Addr(), wire.Options{Counter: near}) }
+	})
+	c.waitReady(0)
+	up, down, cuts := line.Passed()
+	in, _ := near.Total()
+	// What was in flight at the cut comes twice.
+	if most := size + 4*wire.ChunkSize; cuts != 1 || down > most || int64(in) > most || c.pulls[len(c.pulls)-1].GetOffset() == 0 {
+		t.Fatalf("a state of %d bytes: %d passed, %d arrived, %d cuts, last pull %v", size, down, in, cuts, c.pulls[len(c.pulls)-1])
+	}
+	size = int64(4 * c.state.Layout.Parameters())
+	line.CutUp(size / 2)
+	c.tell(c.grant(1, 2, long))
+	u := c.waitPushes(1)[0]
+	after, _, cuts := line.Passed()
+	if int64(len(u.payload)) < size || u.from == 0 || cuts != 2 || after-up > size+4*wire.ChunkSize {
+		t.Fatalf("an update of %d bytes from byte %d: %d passed, %d cuts", len(u.payload), u.from, after-up, cuts)
+	}
+	r.stop()
 }
 
 func TestAGrantBringsItsBaseVersion(t *testing.T) {

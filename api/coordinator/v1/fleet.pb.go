@@ -1963,11 +1963,15 @@ func (x *Shutdown) GetMessage() string {
 }
 
 type PullRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SessionToken  string                 `protobuf:"bytes,1,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"`
-	Kind          PullRequest_Kind       `protobuf:"varint,2,opt,name=kind,proto3,enum=girassol.coordinator.v1.PullRequest_Kind" json:"kind,omitempty"`
-	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	SessionToken string                 `protobuf:"bytes,1,opt,name=session_token,json=sessionToken,proto3" json:"session_token,omitempty"`
+	Kind         PullRequest_Kind       `protobuf:"varint,2,opt,name=kind,proto3,enum=girassol.coordinator.v1.PullRequest_Kind" json:"kind,omitempty"`
+	Version      uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Offset       uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	// With KIND_DELTA: the version that the site is on its way to. Where the newest
+	// snapshot lies between and has fewer bytes than the deltas up to it, that is sent
+	// instead, and the header says so. 0: only the delta will do.
+	CatchUpTo     uint64 `protobuf:"varint,5,opt,name=catch_up_to,json=catchUpTo,proto3" json:"catch_up_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2026,6 +2030,13 @@ func (x *PullRequest) GetVersion() uint64 {
 func (x *PullRequest) GetOffset() uint64 {
 	if x != nil {
 		return x.Offset
+	}
+	return 0
+}
+
+func (x *PullRequest) GetCatchUpTo() uint64 {
+	if x != nil {
+		return x.CatchUpTo
 	}
 	return 0
 }
@@ -2115,7 +2126,9 @@ type PullHeader struct {
 	UpdateIds []string `protobuf:"bytes,6,rep,name=update_ids,json=updateIds,proto3" json:"update_ids,omitempty"`
 	// The newest rollback up to this version; 0 for none. A replica of before it
 	// forgets what it has not sent: that is work on a state that was given up.
-	RolledBack    uint64 `protobuf:"varint,7,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
+	RolledBack uint64 `protobuf:"varint,7,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
+	// The payload is a snapshot, of `version`.
+	Snapshot      bool `protobuf:"varint,8,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2197,6 +2210,13 @@ func (x *PullHeader) GetRolledBack() uint64 {
 		return x.RolledBack
 	}
 	return 0
+}
+
+func (x *PullHeader) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
 }
 
 // PushRequest: see PullResponse on payload.
@@ -2961,12 +2981,13 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"<\n" +
 	"\bShutdown\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xe4\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x84\x02\n" +
 	"\vPullRequest\x12#\n" +
 	"\rsession_token\x18\x01 \x01(\tR\fsessionToken\x12=\n" +
 	"\x04kind\x18\x02 \x01(\x0e2).girassol.coordinator.v1.PullRequest.KindR\x04kind\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x04R\x06offset\"?\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x1e\n" +
+	"\vcatch_up_to\x18\x05 \x01(\x04R\tcatchUpTo\"?\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_SNAPSHOT\x10\x01\x12\x0e\n" +
@@ -2976,7 +2997,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PullHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"\xfb\x01\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\x97\x02\n" +
 	"\n" +
 	"PullHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12#\n" +
@@ -2987,7 +3008,8 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"update_ids\x18\x06 \x03(\tR\tupdateIds\x12\x1f\n" +
 	"\vrolled_back\x18\a \x01(\x04R\n" +
-	"rolledBack\"\x94\x01\n" +
+	"rolledBack\x12\x1a\n" +
+	"\bsnapshot\x18\b \x01(\bR\bsnapshot\"\x94\x01\n" +
 	"\vPushRequest\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2#.girassol.coordinator.v1.PushHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
