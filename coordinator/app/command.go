@@ -79,6 +79,7 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&o.Link.CAFile, "tls-ca", "", "PEM `file` with the authority of the agents' certificates")
 	f.BoolVar(&o.Link.AllowInsecure, "insecure", false, "allow plaintext off loopback, where the network below encrypts (default false)")
+	f.Int32Var(&o.Link.Window, "window-bytes", 0, wire.WindowUsage)
 	f.DurationVar(&o.Heartbeat, "heartbeat", 5*time.Second, "time between an agent's heartbeats; three missed ones end a session")
 	f.Uint64Var(&o.SnapshotEvery, "snapshot-every", 16, "commits between two full snapshots")
 	f.BoolVar(&o.KeepUpdates, "keep-updates", false, "archive every accepted update in its commit, for audits (default: only where recovery needs them)")

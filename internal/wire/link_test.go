@@ -45,6 +45,14 @@ func TestPlaintextStaysOnLoopback(t *testing.T) {
 	}
 }
 
+func TestWindowsThatCannotWorkAreReportedAtOnce(t *testing.T) {
+	for window, fits := range map[int32]bool{0: true, 1: false, -1: false, 64 << 10: true, 64 << 20: true, 1 << 30: false} {
+		if err := (Options{Window: window}).Check("127.0.0.1:1"); (err == nil) != fits {
+			t.Errorf("%d: %v", window, err)
+		}
+	}
+}
+
 func TestTLSOptionsThatCannotWorkAreReportedAtOnce(t *testing.T) {
 	a := newAuthority(t)
 	good := a.issue(t, "good", nil)

@@ -35,6 +35,15 @@ const (
 // whatever it sends instead.
 const handshakeTimeout = 20 * time.Second
 
+// Bounds of Options.Window: HTTP/2's own, and what one connection may hold in memory.
+const (
+	leastWindow = 64 << 10
+	mostWindow  = 256 << 20
+)
+
+// WindowUsage is the help text of a flag that sets Options.Window.
+const WindowUsage = "`bytes` under way without an answer, per transfer and per connection, held in memory; for long fat links 16777216 to 67108864, at both ends (default 0: measured, up to 16 MiB)"
+
 // Options of a link. The zero value is plaintext on loopback.
 type Options struct {
 	// CertFile, KeyFile and CAFile turn on mutual TLS; all three or none. PEM. They
@@ -84,6 +93,9 @@ func (o Options) caName() string {
 // Check reports what is wrong with the options for addr, "host:port", before
 // anything is dialled or listened on.
 func (o Options) Check(addr string) error {
+	if o.Window != 0 && (o.Window < leastWindow || o.Window > mostWindow) {
+		return fmt.Errorf("wire: a window of %d bytes: give 0, which measures it, or %d to %d", o.Window, leastWindow, mostWindow)
+	}
 	if o.Secure() {
 		_, err := o.loadTLS()
 		return err

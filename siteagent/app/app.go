@@ -120,6 +120,7 @@ the same name.`,
 	f.StringVar(&o.link.CAFile, "tls-ca", "", "PEM `file` with the authority of the coordinator's certificate")
 	f.StringVar(&o.link.ServerName, "server-name", "", "`name` that the coordinator's certificate must carry (default: the host dialled)")
 	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off this machine, for networks that encrypt below (WireGuard) (default false)")
+	f.Int32Var(&o.link.Window, "window-bytes", 0, wire.WindowUsage)
 	f.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")

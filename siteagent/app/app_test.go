@@ -41,6 +41,7 @@ func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
 		"redis URL":             {append(base, "--redis", "http://x"), "--redis"},
 		"plaintext off machine": {append(base, "--coordinator", "fed.example:7443"), "plaintext"},
 		"socket path too long":  {append(base, "--socket", filepath.Join(dir, strings.Repeat("s", 120))), "socket"},
+		"window below HTTP/2's": {append(base, "--window-bytes", "1000"), "window"},
 		"half of TLS":           {append(base, "--tls-cert", "a.pem"), "wire"},
 	} {
 		t.Run(name, func(t *testing.T) {
