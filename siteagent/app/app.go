@@ -214,10 +214,15 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	opening := time.Now()
 	store, err := replica.Open(filepath.Join(o.data, "replica"), o.federation, log)
 	if err != nil {
+		if !errors.Is(err, syscall.EWOULDBLOCK) { // else limits are those of the agent whose data it is
+			o.power.limiter(o.data, gpus, log).Close()
+		}
 		return err
 	}
 	opened := time.Since(opening)
 	defer func() { err = errors.Join(err, store.Close()) }()
+	limiter := o.power.limiter(o.data, gpus, log)
+	defer limiter.Close()
 	events, err := connectRedis(o.redis, log)
 	if err != nil {
 		return err
@@ -233,8 +238,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if supervisor != nil {
 		config.TrainerFault = func() string { return fault(supervisor.State()) }
 	}
-	meter, limiter := o.power.apply(&config, o.data, gpus)
-	defer limiter.Close()
+	meter := o.power.apply(&config, gpus, limiter)
 	if events != nil {
 		defer func() { _ = events.Close() }()
 		config.Redis = events

@@ -26,7 +26,7 @@ type powerOptions struct {
 
 func (o *powerOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&o.capWatts, "power-cap-watts", 0, "cap of each GPU's power in `watts` while rounds are at work; the limit before is put back when training pauses and at the end, after a kill at the next start (default no cap)")
+	f.Float64Var(&o.capWatts, "power-cap-watts", 0, "cap of each GPU's power in `watts` while rounds are at work; the limit before is put back when training pauses and at the end, after a kill at the next start; for one of several agents on a machine (default no cap)")
 	f.BoolVar(&o.measure, "measure-energy", true, "measure the machine's energy; false for all but one of several agents on one machine, which would each tell all of it")
 	f.StringVar(&o.powercap, "powercap-root", "", "`folder` in which the machine's /sys/class/powercap and /sys/devices/virtual/powercap are mounted, for containers, from which runtimes hide them (default: those of /)")
 	f.StringVar(&o.root, "machine-root", "/", "`folder` whose proc and sys stand for the machine's, for tests")
@@ -72,16 +72,15 @@ func (o *powerOptions) limiter(data string, gpus library, log *slog.Logger) *pow
 	return power.NewCap(power.CapOptions{Watts: o.capWatts, Boards: boards, Path: filepath.Join(data, "powercap.json"), Log: log})
 }
 
-// apply puts both into the agent's configuration. The meter, which may be nil, is
-// to be run and the cap to be closed.
-func (o *powerOptions) apply(c *agent.Config, data string, gpus library) (*power.Sampler, *power.Cap) {
-	limiter := o.limiter(data, gpus, c.Log)
+// apply puts a meter and the cap into the agent's configuration. The meter, which
+// may be nil, is to be run.
+func (o *powerOptions) apply(c *agent.Config, gpus library, limiter *power.Cap) *power.Sampler {
 	c.PowerCap = limiter
 	meter := o.sampler(c.Hardware.Vendor, gpus, c.Log)
 	if meter != nil {
 		c.Energy = meter
 	}
-	return meter, limiter
+	return meter
 }
 
 // logPower says which energy counters are there and cannot be read.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"girassol.dev/siteagent/hardware"
 	"girassol.dev/siteagent/power"
+	"girassol.dev/siteagent/replica"
 )
 
 func TestPowerCapsThatCannotBeMeantAreRefused(t *testing.T) {
@@ -66,8 +68,11 @@ func TestMountedPowercapIsRead(t *testing.T) {
 	}
 }
 
-func TestLimitsThatAKilledAgentLeftArePutBackWithoutACapToo(t *testing.T) {
-	root, data := t.TempDir(), t.TempDir()
+// capped is a machine whose GPU's limit of 560 W a killed agent has left at 250 W, the
+// agent's data, and the file of the limit.
+func capped(t *testing.T) (root, data, limit string) {
+	t.Helper()
+	root, data = t.TempDir(), t.TempDir()
 	dir := filepath.Join(root, "sys/class/hwmon/hwmon0")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -80,10 +85,52 @@ func TestLimitsThatAKilledAgentLeftArePutBackWithoutACapToo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(data, "powercap.json"), []byte(`{"hwmon0":{"beforeWatts":560,"setWatts":250}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return root, data, filepath.Join(dir, "power1_cap")
+}
+
+func TestLimitsThatAKilledAgentLeftArePutBackWithoutACapToo(t *testing.T) {
+	root, data, limit := capped(t)
 	o := powerOptions{root: root}
 	o.limiter(data, library{}, slog.New(slog.DiscardHandler)).Close()
-	b, err := os.ReadFile(filepath.Join(dir, "power1_cap"))
+	b, err := os.ReadFile(limit)
 	if err != nil || string(b) != "560000000" {
 		t.Errorf("%s, %v", b, err)
+	}
+}
+
+func TestLimitsThatAKilledAgentLeftArePutBackThoughTheNextCannotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		hinder func(t *testing.T, data string)
+		says   string
+		limit  string
+	}{
+		"a file where the replica's folder should be": {func(t *testing.T, data string) {
+			if err := os.WriteFile(filepath.Join(data, "replica"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "replica", "560000000"},
+		"another agent is at work, and the limit is its": {func(t *testing.T, data string) {
+			r, err := replica.Open(filepath.Join(data, "replica"), "lm", slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = r.Close() })
+		}, "in use by another agent", "250000000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, data, limit := capped(t)
+			c.hinder(t, data)
+			cmd := Command()
+			cmd.SetArgs([]string{"--coordinator", "127.0.0.1:1", "--federation", "lm", "--site", "porto", "--data", data, "--nvml", "off", "--machine-root", root})
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(io.Discard)
+			if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("%v", err)
+			}
+			b, err := os.ReadFile(limit)
+			if err != nil || string(b) != c.limit {
+				t.Errorf("%s, %v", b, err)
+			}
+		})
 	}
 }
