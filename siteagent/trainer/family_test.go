@@ -42,6 +42,28 @@ func TestTrainerBelowItsMemoryLimitLives(t *testing.T) {
 	}
 }
 
+func TestPagesOfMappedFilesAreNotATrainersMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("memory is measured on Linux only")
+	}
+	for _, tc := range []struct {
+		name, rollup string
+		want         int64
+		ok           bool
+	}{
+		{"a mapped corpus", "5581-7ffd ---p 00000000 00:00 0    [rollup]\nRss:  4096000 kB\nPss:  4000000 kB\nPss_Anon:  2000 kB\nPss_File:  3997000 kB\nPss_Shmem:  1000 kB\n", 3000 << 10, true},
+		{"an old kernel", "Rss: 5000 kB\nPss: 4000 kB\nShared_Clean: 1 kB\n", 4000 << 10, true},
+		{"nothing", "", 0, false},
+	} {
+		if got, ok := parseRollup(tc.rollup); got != tc.want || ok != tc.ok {
+			t.Errorf("%s: %d, %v", tc.name, got, ok)
+		}
+	}
+	if own := ownBytes(os.Getpid()); own < 1<<20 || own > residentBytes(os.Getpid())*2 {
+		t.Errorf("this test takes %d bytes", own)
+	}
+}
+
 // torchrun puts its workers into sessions of their own.
 func TestProcessesThatLeftTheGroupGoWithTheTrainer(t *testing.T) {
 	if runtime.GOOS != "linux" {

@@ -87,11 +87,13 @@ func kill(ps []process) {
 	}
 }
 
-// memory of a trainer's processes in bytes. Pages that several of them map are
-// counted once if that matters, that is above enough.
+// memory of a trainer's processes in bytes. Above enough it is looked at closely:
+// pages that several of them map are counted once, and those of files not at all, as
+// the kernel takes them back when it needs room (a mapped corpus may be larger than
+// all memory).
 func memory(leader int, enough int64) int64 {
 	ps := family(leader)
-	var resident, shared int64
+	var resident, own int64
 	for _, p := range ps {
 		resident += residentBytes(p.pid)
 	}
@@ -99,9 +101,9 @@ func memory(leader int, enough int64) int64 {
 		return resident
 	}
 	for _, p := range ps {
-		shared += proportionalBytes(p.pid)
+		own += ownBytes(p.pid)
 	}
-	return shared
+	return own
 }
 
 func residentBytes(pid int) int64 {
@@ -117,19 +119,32 @@ func residentBytes(pid int) int64 {
 	return 0
 }
 
-// proportionalBytes counts a page that n processes map as an nth of one.
-func proportionalBytes(pid int) int64 {
+// ownBytes is what only the process's end or swapping gives back.
+func ownBytes(pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		return residentBytes(pid)
 	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err == nil {
-				return kib << 10
-			}
-		}
+	if own, ok := parseRollup(string(b)); ok {
+		return own
 	}
 	return residentBytes(pid)
+}
+
+// parseRollup reads /proc/PID/smaps_rollup, where a page that n processes map counts
+// as an nth of one. Kernels before 5.4 do not tell pages of files from others.
+func parseRollup(text string) (int64, bool) {
+	kib := map[string]int64{}
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		if v, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64); err == nil {
+			kib[name] = v
+		}
+	}
+	anonymous, ok := kib["Pss_Anon"]
+	if shared, all := kib["Pss_Shmem"]; ok && all {
+		return (anonymous + shared) << 10, true
+	}
+	pss, ok := kib["Pss"]
+	return pss << 10, ok
 }
