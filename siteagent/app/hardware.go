@@ -32,7 +32,7 @@ NVIDIA's management library, which may wake those that nothing keeps awake;
 				return fmt.Errorf("--output is %q, want text or json", output)
 			}
 			library := newNVML(program, nil)
-			defer library.Close()
+			defer func() { _ = library.Close() }()
 			report := inspect(cmd.Context(), library)
 			if output == "text" {
 				return writeReport(cmd.OutOrStdout(), report)

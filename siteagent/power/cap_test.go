@@ -172,7 +172,9 @@ func TestALimitThatCannotBePutBackIsTriedAgain(t *testing.T) {
 		there := g.samples
 		g.samples = nil // the driver is not loaded yet
 		c := newCapRig(t, 0, killed.file, NVMLBoards{g})
+		c.mu.Lock() // boards are listed under it
 		g.samples = there
+		c.mu.Unlock()
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
 		if g.limit(0) != 700 || c.kept(t) != "" {
