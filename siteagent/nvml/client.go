@@ -49,7 +49,9 @@ type Client struct {
 	// originals are the limits that were set and are to be put back, by UUID.
 	originals map[string]Limit
 
+	// failures in a row, the last of them failedAt.
 	failures  int
+	failedAt  time.Time
 	notBefore time.Time
 	last      *Error
 	idle      *time.Timer
@@ -250,7 +252,9 @@ func (c *Client) accept(a Answer) (Answer, error) {
 	if c.last != nil {
 		c.opts.Log.Info("NVML can be read again")
 	}
-	c.failures, c.last = 0, nil
+	if c.last = nil; c.now().Sub(c.failedAt) > longestPause {
+		c.failures = 0 // not for one answer, lest starts and log lines go on for ever
+	}
 	if a.Error != nil {
 		return Answer{}, a.Error
 	}
@@ -288,7 +292,7 @@ func (c *Client) fail(e *Error) error {
 		}
 	}
 	c.failures++
-	c.last = e
+	c.last, c.failedAt = e, c.now()
 	if c.failures > 1 {
 		c.notBefore = c.now().Add(min(time.Second<<min(c.failures-2, 10), longestPause))
 	}

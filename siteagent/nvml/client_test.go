@@ -187,6 +187,29 @@ func TestStartsThatFailComeEverLessOften(t *testing.T) {
 	}
 }
 
+func TestAChildThatAnswersOnceAndCrashesIsStartedEverLessOften(t *testing.T) {
+	var log bytes.Buffer
+	c, dir := client(t, "good", Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	now := time.Unix(1, 0)
+	c.now = func() time.Time { return now }
+	for range 60 {
+		if _, err := c.Sample(t.Context()); err == nil {
+			c.child.kill()
+			<-c.child.done
+		}
+		now = now.Add(time.Second)
+	}
+	starts := 0
+	for _, n := range notes(t, dir) {
+		if strings.HasPrefix(n, "start=") {
+			starts++
+		}
+	}
+	if lines := bytes.Count(log.Bytes(), []byte("\n")); starts < 3 || starts > 9 || lines > 20 {
+		t.Errorf("%d starts and %d lines of log within a minute", starts, lines)
+	}
+}
+
 func TestACallerMayLeaveAndTheNextGetsItsOwnAnswer(t *testing.T) {
 	c, dir := client(t, "slow", Options{})
 	ctx, leave := context.WithCancel(t.Context())
