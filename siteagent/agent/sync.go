@@ -84,8 +84,12 @@ func (a *Agent) pullSnapshot(ctx context.Context) error {
 
 func (a *Agent) install(d *download) error {
 	m := d.manifest
+	before, _, held := a.cfg.Replica.Held()
 	if err := a.cfg.Replica.Install(m, d.file.Name()); err != nil {
 		return err
+	}
+	if held && before < m.RolledBack {
+		a.forgive()
 	}
 	a.metrics.fullPulls.Inc()
 	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", hex.EncodeToString(m.Digest[:6]))
