@@ -12,7 +12,7 @@ import (
 )
 
 // mismatchHold is how long a trainer whose model is another one gets no work,
-// unless it comes anew or offers the right one before.
+// unless it offers the right one before.
 const mismatchHold = time.Minute
 
 // checkOffer compares first weights that nobody needs any more with the
@@ -85,11 +85,12 @@ const (
 	longestDoubling = 6
 )
 
-// judgeTrainer takes a round's end.
-func (a *Agent) judgeTrainer(err error) {
+// judgeTrainer takes a round's end, after which so many steps count or are kept. That
+// no trainer came is no failure of one.
+func (a *Agent) judgeTrainer(steps uint64, err error) {
 	var f *trainer.FailureError
-	if !errors.As(err, &f) || f.Reason != v1alpha1.ReasonTrainerFailed {
-		if err == nil && a.failures > 0 {
+	if !errors.As(err, &f) || f.Reason == v1alpha1.ReasonWaitingForTrainer {
+		if (err == nil || steps > 0) && a.failures > 0 {
 			a.failures = 0
 			a.letGo()
 		}

@@ -13,10 +13,11 @@ import (
 type progress struct {
 	a      *Agent
 	handed time.Time // when the task was there for the trainer
-	// clock begins at the first report, because what came before it is loading and
-	// compiling; it had from steps then.
-	clock time.Time
-	from  uint64
+	// clock begins at the first report of a step, because what came before it is
+	// loading and compiling, and anew where a trainer that was started again begins
+	// anew; it had from steps then, and last as last reported.
+	clock      time.Time
+	from, last uint64
 	// measured steps of the task.
 	measured uint64
 }
@@ -28,12 +29,13 @@ func (p *progress) report(r trainerv1.Progress) {
 	now := time.Now()
 	var per *float64
 	switch {
-	case p.clock.IsZero():
-		p.clock, p.from = now, r.Steps
+	case p.clock.IsZero(), p.last == 0, r.Steps < p.last:
+		p.clock, p.from, p.measured = now, r.Steps, 0
 	case r.Steps > p.from:
 		p.measured = r.Steps - p.from
 		per = stepSeconds(now.Sub(p.clock).Seconds(), p.measured)
 	}
+	p.last = r.Steps
 	p.a.set(func(s *memberStatus) {
 		s.steps, s.samples, s.loss = r.Steps, r.Samples, r.Loss
 		if per != nil {

@@ -44,7 +44,7 @@ func (a *Agent) round(c roundContext, g *grant) {
 		detail = brief(err.Error())
 		log.Warn("round ends without an accepted update", "error", err)
 	}
-	a.judgeTrainer(err)
+	a.judgeTrainer(steps, err)
 	a.observeReplica()
 	a.mu.Lock()
 	defer a.mu.Unlock()

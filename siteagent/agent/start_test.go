@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -230,6 +231,62 @@ func TestStepTimeWithoutEnoughReportsIsTheTrainersOwn(t *testing.T) {
 		if got := told(p, tc.own, tc.steps, time.Minute); math.Abs(got-tc.want) > 1e-9 {
 			t.Errorf("%s: %v s, want %v", tc.name, got, tc.want)
 		}
+	}
+}
+
+func TestWaitsForAFirstStepAreNotPartOfAStepsTime(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t})
+	for name, before := range map[string][]uint64{
+		"signs of life while it compiles":  {0, 0},
+		"a trainer that was started again": {7, 0},
+		"one that says so late":            {7, 1},
+	} {
+		p := r.agent.follow()
+		for _, steps := range before {
+			p.report(trainerv1.Progress{Steps: steps})
+			p.clock = p.clock.Add(-time.Hour) // so long ago
+		}
+		p.report(trainerv1.Progress{Steps: 1})
+		last := before[len(before)-1]
+		if last == 1 { // an hour for the step that follows is measured
+			p.report(trainerv1.Progress{Steps: 2})
+		}
+		if want := last; p.measured != want || last == 0 && time.Since(p.clock) > time.Minute {
+			t.Errorf("%s: %d steps are measured since %s", name, p.measured, p.clock)
+		}
+	}
+}
+
+func TestATrainerThatFallsSilentRoundAfterRoundIsHeldBack(t *testing.T) {
+	c := newCoordinator(t, algorithm.DecoupledMomentum, small)
+	r := launch(t, c, "", &person{t: t})
+	timeout := &trainer.FailureError{Reason: v1alpha1.ReasonTrainerTimeout, Message: "stalled"}
+	absent := &trainer.FailureError{Reason: v1alpha1.ReasonWaitingForTrainer, Message: "no trainer took the task"}
+	stale := errors.New("StaleRound: too late")
+	for _, tc := range []struct {
+		name  string
+		steps uint64
+		err   error
+		want  int
+	}{
+		{"silent", 0, timeout, 1},
+		{"silent again", 0, timeout, 2},
+		{"no trainer", 0, absent, 2},
+		{"called back before a step", 0, stale, 2},
+		{"trained, but too late", 5, stale, 0},
+		{"silent", 0, timeout, 1},
+		{"silent again", 0, timeout, 2},
+		{"silent for the third time", 0, timeout, 3},
+	} {
+		if r.agent.judgeTrainer(tc.steps, tc.err); r.agent.failures != tc.want {
+			t.Errorf("%s: %d failures in a row, want %d", tc.name, r.agent.failures, tc.want)
+		}
+	}
+	r.agent.mu.Lock()
+	defer r.agent.mu.Unlock()
+	if !strings.Contains(r.agent.held, "failed 3 rounds in a row") {
+		t.Errorf("held back for %q", r.agent.held)
 	}
 }
 
