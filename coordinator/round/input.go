@@ -81,7 +81,7 @@ func (m *Machine) Join(now time.Time, name, siteName string, epoch uint64) ([]Ac
 		return nil, fmt.Errorf("member %s belongs to site %q, not %q", name, mb.site, siteName)
 	}
 	mb.epoch, mb.connected, mb.state, mb.detail, mb.waits = epoch, true, MemberBusy, "", ""
-	mb.leaving, mb.lostReason = time.Time{}, ""
+	mb.leaving, mb.lostReason, mb.fresh = time.Time{}, "", true
 	var out []Action
 	if sh := m.shares[name]; sh != nil && sh.outcome == pending {
 		sh.stopped = false // the session before may not have heard of it

@@ -28,7 +28,9 @@ type member struct {
 	// loading, saving, transfers. A moving mean of what was measured, which noise
 	// may take below zero.
 	overhead time.Duration
-	measured bool // overhead
+	measured bool          // overhead
+	seen     time.Duration // the newest measurement
+	fresh    bool          // its session has had no measurement yet
 }
 
 // share is a member's part in the round at work.

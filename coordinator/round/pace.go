@@ -65,7 +65,11 @@ func (m *Machine) budget(mb *member, left time.Duration) uint64 {
 // aside is the overhead to plan with.
 func (mb *member) aside() time.Duration { return max(0, mb.overhead) }
 
-// measure takes up what an accepted share took beside its steps.
+// measure takes up what an accepted share took beside its steps. What a process does
+// once, loading and compiling, is no part of the rounds that follow: the first of a
+// session says nothing, one that took much longer than those before says something if
+// the next does so too, and one that took much less says that those before were not
+// usual.
 func (mb *member) measure(sh *share, most time.Duration) {
 	if mb.step == 0 || sh.steps == 0 || sh.evaluates || sh.disturbed {
 		return
@@ -73,10 +77,17 @@ func (mb *member) measure(sh *share, most time.Duration) {
 	steps := float64(sh.steps) * float64(mb.step)
 	limit := float64(most / 2)
 	seen := time.Duration(min(max(float64(sh.stepsAt.Sub(sh.since))-steps, -limit), limit))
-	if mb.measured {
-		seen = (mb.overhead + seen) / 2
+	last := mb.seen
+	mb.seen = seen
+	switch {
+	case mb.fresh:
+		mb.fresh = false
+	case !mb.measured, seen < mb.overhead/2:
+		mb.overhead, mb.measured = seen, true
+	case seen > 2*mb.overhead && last <= 2*mb.overhead:
+	default:
+		mb.overhead = (mb.overhead + seen) / 2
 	}
-	mb.overhead, mb.measured = seen, true
 }
 
 // expectedEnd is when members that work at their measured speed have reported.

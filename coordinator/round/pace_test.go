@@ -19,6 +19,10 @@ type machineModel struct {
 	name     string
 	step     time.Duration
 	overhead time.Duration
+	// loads is what it takes in addition until the first step of its process, which
+	// begins with round loadsIn.
+	loads   time.Duration
+	loadsIn uint64
 	// slows from this round on by this factor, in the middle of it.
 	slowsIn uint64
 	factor  float64
@@ -89,6 +93,9 @@ func (f *fleet) act(actions []Action) {
 			d := f.model(a.Member)
 			d.budget, d.steps, d.finish, d.granted, d.stepped = a.MaxSteps, 0, false, f.now, 0
 			d.next = f.now.Add(f.takes(d.overhead / 2))
+			if a.Round == d.loadsIn {
+				d.next = d.next.Add(d.loads)
+			}
 			if f.started[a.Round].IsZero() {
 				f.started[a.Round], f.planned[a.Round] = f.now, f.m.span
 				f.reports[a.Round], f.weights[a.Round] = map[string]time.Duration{}, map[string]uint64{}
@@ -236,6 +243,27 @@ func TestSiteThatSlowsDownInMidRoundDoesNotHoldUpTheOthers(t *testing.T) {
 		for round := uint64(8); round <= 10; round++ {
 			if got := f.spread(round); got >= 0.1 {
 				t.Errorf("seed %d, round %d: the spread is %.1f %% with the new speed known", seed, round, 100*got)
+			}
+		}
+	}
+}
+
+func TestWhatATrainerTakesOnceToLoadDoesNotStarveItAfterwards(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		in      uint64 // it loads in this round,
+		settled uint64 // and from this one on everybody has the usual share
+	}{{"its first round", 1, 3}, {"started again in round 5", 5, 7}} {
+		for seed := range uint64(40) {
+			models := fourTimesApart()
+			models[0].loads, models[0].loadsIn = time.Minute, tc.in
+			f := newFleet(seed, 0.1, models...)
+			f.run(tc.settled + 3)
+			for round := tc.settled; round <= tc.settled+3; round++ {
+				// 400 steps in all, the fastest of speeds 10, 5, 2.5 and 2.5 does half.
+				if got := f.weights[round]["a/n"]; got < 150 || got > 260 {
+					t.Errorf("%s, seed %d: round %d gave it %d steps: %v", tc.name, seed, round, got, f.weights[round])
+				}
 			}
 		}
 	}
