@@ -328,7 +328,7 @@ func documents(f Folder, run Run, rounds int64) ([]byte, error) {
 			Algorithm: spec,
 			Rounds: v1alpha1.RoundsSpec{Total: rounds, MinSites: 1, LocalSteps: LocalSteps, TrainSeconds: t.train, CollectSeconds: t.collect,
 				JoinSeconds: t.join},
-				Evaluation: v1alpha1.EvaluationSpec{Every: evaluateEvery},
+			Evaluation: v1alpha1.EvaluationSpec{Every: evaluateEvery},
 			Energy: v1alpha1.EnergySpec{Policy: v1alpha1.EnergyRequired, EnterBelowGrams: &enter, LeaveAboveGrams: &leave,
 				EnterConfirmations: 2, LeaveConfirmations: 1},
 			Drain: v1alpha1.DrainSpec{GraceSeconds: t.grace},
