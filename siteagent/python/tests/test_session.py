@@ -175,6 +175,53 @@ class Rounds(AgentCase):
         assert task.result is not None
         self.assertEqual(task.result["steps"], 1)
 
+    def test_a_long_step_that_heard_finish_in_its_midst_counts(self) -> None:
+        task = self.task()
+        task.finish_after = 1
+        self.agent.give(task)
+
+        def body(round: girassol.Round) -> None:
+            self.assertTrue(round.alive())
+            time.sleep(0.02)  # longer than the session's patience: a step is not cut in two
+            self.assertTrue(round.step(1.0, samples=1))
+            round.submit(trained(round))
+
+        self.run_one(body, late_seconds=0.001)
+        assert task.result is not None, task.failure
+        self.assertEqual(task.result["steps"], 1)
+
+    def test_ranks_give_signs_of_life_without_each_other(self) -> None:
+        class Pair:
+            rank, size = 0, 2
+            codes: list[int] = []
+
+            def share(self, value: object) -> object:
+                return value
+
+            def agree(self, code: int) -> int:
+                self.codes.append(code)
+                return code
+
+            def total(self, values: list[float]) -> list[float]:
+                return list(values)
+
+        task = self.task()
+        task.finish_after = 1
+        self.agent.give(task)
+        pair = Pair()
+
+        def body(round: girassol.Round) -> None:
+            pair.codes.clear()
+            self.assertFalse(round.alive() or round.over or pair.codes)
+            self.assertEqual(len(task.progress), 1)
+            self.assertTrue(round.step(1.0, samples=1))
+            self.assertEqual((pair.codes, round.reason), ([1], "so ordered"))
+            round.submit(trained(round))
+
+        with mock.patch("girassol._ranks.find", return_value=pair):
+            self.run_one(body)
+        self.assertIsNotNone(task.result)
+
     def test_a_restarted_trainer_gets_its_task_again(self) -> None:
         task = self.give(maxSteps=1)
         session = self.session()
@@ -518,6 +565,29 @@ class Signals(AgentCase):
             session._client.next_task = told_meanwhile  # type: ignore
             self.assertEqual(list(session), [])
         self.assertEqual(task.result, {"steps": 0, "samples": 0})
+
+
+    def test_a_stop_while_the_session_closes_writes_to_no_other_file(self) -> None:
+        session = self.session()
+        session.__enter__()
+        writing, closed = threading.Event(), threading.Event()
+        met = []
+
+        def write(fd: int, data: bytes) -> int:
+            writing.set()
+            met.append(closed.wait(0.05))
+            return len(data)
+
+        with mock.patch("girassol.session.os.write", write):
+            stopper = threading.Thread(target=session.stop)
+            stopper.start()
+            self.assertTrue(writing.wait(PATIENCE))
+            session.__exit__(None, None, None)
+            closed.set()
+            stopper.join()
+        self.assertEqual(met, [False], "the pipe was closed while it was written to")
+        session.stop()  # once more, when all is closed
+        self.assertTrue(session.stopping)
 
 
 class Surroundings(Case):

@@ -95,7 +95,8 @@ class Round:
         self._not_finite = 0
         self._ended = False
         self._stalled = ""
-        self._told_at: float | None = None
+        self._heard = Action.CONTINUE  # by alive, for all ranks' next step
+        self._told_at: float | None = None  # when step first said stop
         self._timer: threading.Timer | None = None
         first = session._pace
         if not self.evaluating and session._ranks.rank == 0 and not first.fits(self.seconds_left, first=True):
@@ -191,14 +192,26 @@ class Round:
         if self.steps > 1 or not session._pace.known:
             session._pace.took(now - self._last)
         self._last = now
-        return self._next_action(now)
+        action = self._next_action(now)
+        if action and self._told_at is None:
+            self._told_at = time.monotonic()
+        return action
 
     def alive(self) -> Action:
-        """Give a sign of life inside a long step, without counting one."""
-        return self._next_action(time.monotonic())
+        """Give a sign of life inside a long step, without counting one. Under torchrun
+        any rank may call it at any time, and what rank 0 hears shows after the step."""
+        ranks, now = self._session._ranks, time.monotonic()
+        if ranks.size == 1:
+            return self._next_action(now)
+        if ranks.rank == 0 and not self.action and not self._heard and now - self._reported >= _REPORT_EVERY:
+            self._report(now)
+            self._heard, self.action = self.action, Action.CONTINUE
+        return self.action
 
     def _next_action(self, now: float) -> Action:
         session = self._session
+        if self._heard:
+            self.action, self._heard = self._heard, Action.CONTINUE
         if session._ranks.rank == 0 and not self.action:
             if now - self._reported >= _REPORT_EVERY:
                 self._report(now)
@@ -217,8 +230,6 @@ class Round:
 
     def _told(self, action: Action, reason: str) -> None:
         self.action, self.reason = action, reason
-        if self._told_at is None:
-            self._told_at = time.monotonic()
 
     def _report(self, now: float) -> None:
         self._reported = now

@@ -100,6 +100,9 @@ class Session:
         self._entered = False
         self._stopping = threading.Event()
         self._wake = (-1, -1)
+        # While it is held the pipe is neither closed nor its number another file's;
+        # a signal handler may take it again.
+        self._pipe = threading.RLock()
         self._old_handler: Any = None
         self._handles_signal = False
         self._seed_path = os.path.join(self._work_dir, f"seed-{os.getpid()}.safetensors")
@@ -135,19 +138,20 @@ class Session:
             if self._handles_signal:
                 self._handles_signal = False
                 signal.signal(signal.SIGTERM, self._old_handler)
-            fds, self._wake = self._wake, (-1, -1)
-            for fd in fds:
-                os.close(fd)
+            with self._pipe:
+                fds, self._wake = self._wake, (-1, -1)
+                for fd in fds:
+                    os.close(fd)
             self._forget_seed()
 
     def stop(self) -> None:
         """End the session: the round in hand finishes after its step, and the
         loop ends. May be called from signal handlers and other threads."""
-        # In this order: the loop closes the pipe when it ends.
-        if self._wake[1] >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self._wake[1], b"x")
         self._stopping.set()
+        with self._pipe:
+            if self._wake[1] >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._wake[1], b"x")
 
     def _on_signal(self, *_: object) -> None:
         self.stop()
