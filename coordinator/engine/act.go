@@ -92,7 +92,7 @@ func (e *Engine) epoch(member string) uint64 {
 func (e *Engine) stop(a round.Stop) {
 	if u := e.uploads[a.Member]; u != nil && a.Reason == v1alpha1.ReasonExcluded {
 		delete(e.uploads, a.Member)
-		u.spool.Close()
+		u.close()
 	}
 	e.send(a.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Stop{
 		Stop: &coordinatorv1.Stop{Round: a.Round, Reason: string(a.Reason)},
@@ -131,7 +131,7 @@ func (e *Engine) tellCommitted(c *coordinatorv1.Committed, senders map[string]bo
 
 func (e *Engine) dropUploads() {
 	for _, u := range e.uploads {
-		u.spool.Close()
+		u.close()
 	}
 	clear(e.uploads)
 }

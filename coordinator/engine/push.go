@@ -19,11 +19,14 @@ import (
 
 // Upload is one update on its way in. Its fields do not change.
 type Upload struct {
-	header  *coordinatorv1.PushHeader
-	member  *session.Session
-	name    string // member
-	site    string
-	spool   *spool.Spool
+	header *coordinatorv1.PushHeader
+	member *session.Session
+	name   string // member
+	site   string
+	spool  *spool.Spool
+	// check reads it as it arrives; nil for first weights and for tensors in an order
+	// of the sender's, which are read when all is there.
+	check   *check
 	attempt int
 	offset  int64
 	// payload is set once the update was accepted; the engine's goroutine owns it.
@@ -36,12 +39,27 @@ func (u *Upload) Offset() int64 { return u.offset }
 // Size is the announced size of the payload in bytes.
 func (u *Upload) Size() int64 { return u.spool.Size() }
 
-// Write adds received bytes.
+// Write adds received bytes. A *codec.Error says that they cannot be used, whatever
+// follows.
 func (u *Upload) Write(p []byte) (int, error) {
-	if err := u.spool.Append(u.attempt, p); err != nil {
+	at, err := u.spool.Append(u.attempt, p)
+	if err != nil {
 		return 0, err
 	}
+	if u.check != nil {
+		if err := u.check.take(p, at); err != nil {
+			return len(p), err
+		}
+	}
 	return len(p), nil
+}
+
+// close gives up what has arrived.
+func (u *Upload) close() {
+	if u.check != nil {
+		u.check.close()
+	}
+	u.spool.Close()
 }
 
 // Dropped is the answer to who was still sending when the upload was given up.
@@ -131,18 +149,23 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) (*Upload, error) {
 	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
 	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
-		u.spool = old.spool
+		u.spool, u.check = old.spool, old.check
 	} else {
 		if old != nil {
 			// Gone from the table as well: a closed spool must not be gone on with.
 			delete(e.uploads, s.Member)
-			old.spool.Close()
+			old.close()
 		}
 		sp, err := spool.New(e.spoolDir(), int64(h.GetPayloadBytes()))
 		if err != nil {
 			return nil, err
 		}
 		u.spool = sp
+		if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED && len(h.GetTensors()) == 0 {
+			c, domain := newCheck(sp, e.stopped), e.model.domain
+			u.check = c
+			e.background.Go(func() { c.run(domain, e.cfg.Algorithm.Uplink) })
+		}
 	}
 	u.attempt, u.offset = u.spool.Attempt()
 	e.uploads[s.Member] = u
@@ -186,17 +209,41 @@ func (e *Engine) FinishPush(ctx context.Context, u *Upload) (*coordinatorv1.Push
 	if u.header.GetKind() == coordinatorv1.PushHeader_KIND_SEED {
 		return e.finishSeed(ctx, u)
 	}
+	payload, err := e.checked(ctx, u)
+	if errors.Is(err, ErrStopped) || ctx.Err() != nil {
+		return nil, err
+	}
+	return e.settleUpload(ctx, u, payload, err)
+}
+
+// checked is the payload of a complete update, or what is wrong with it.
+func (e *Engine) checked(ctx context.Context, u *Upload) (*codec.Payload, error) {
+	if u.check != nil {
+		select {
+		case <-u.check.done:
+			return u.check.payload, u.check.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	// The model's domain never changes, so the check may run beside the engine.
 	var domain *codec.Domain
 	if err := e.do(ctx, func() { domain = e.model.domain }); err != nil {
 		return nil, err
 	}
-	payload, err := codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
-	var res *coordinatorv1.PushResult
-	err = errors.Join(e.do(ctx, func() {
-		res = e.finishUpdate(time.Now(), u, payload, err)
+	return codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
+}
+
+// RefusePush ends an update of which some bytes cannot be used, before the rest came.
+func (e *Engine) RefusePush(ctx context.Context, u *Upload, fault *codec.Error) (*coordinatorv1.PushResult, error) {
+	return e.settleUpload(ctx, u, nil, fault)
+}
+
+func (e *Engine) settleUpload(ctx context.Context, u *Upload, payload *codec.Payload, fault error) (res *coordinatorv1.PushResult, err error) {
+	err = e.do(ctx, func() {
+		res = e.finishUpdate(time.Now(), u, payload, fault)
 		e.answered(u.header, res)
-	}))
+	})
 	return res, err
 }
 
@@ -219,7 +266,7 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 		}
 		e.log.Warn("update refused", "member", u.name, "round", u.header.GetRound(), "reason", reason, "error", err)
 		delete(e.uploads, u.name)
-		u.spool.Close()
+		u.close()
 		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
 		return refused(reason, "%v", err)
 	}

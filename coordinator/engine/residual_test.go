@@ -72,7 +72,7 @@ func commitOne(t *testing.T, e *Engine) {
 		t.Fatal(err)
 	}
 	attempt, _ := sp.Attempt()
-	if err := sp.Append(attempt, b.Bytes()); err != nil {
+	if _, err := sp.Append(attempt, b.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	payload, err := codec.Parse(m.domain, up, sp, sp.Size(), nil)

@@ -98,7 +98,7 @@ func (e *Engine) readSeed(u *Upload) (*model, checkpoint.Manifest, error) {
 func (e *Engine) seedRead(u *Upload, m *model, man checkpoint.Manifest, err error) *coordinatorv1.PushResult {
 	if e.uploads[u.name] == u {
 		delete(e.uploads, u.name)
-		u.spool.Close()
+		u.close()
 	}
 	if err != nil {
 		e.log.Warn("first weights refused", "member", u.name, "error", err)

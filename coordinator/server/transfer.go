@@ -16,6 +16,7 @@ import (
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/engine"
 	"girassol.dev/coordinator/spool"
+	"girassol.dev/internal/codec"
 	"girassol.dev/internal/wire"
 )
 
@@ -62,10 +63,17 @@ func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 			return nil, err
 		}
 		if err := rx.Take(m); err != nil {
+			var fault *codec.Error
+			if errors.As(err, &fault) {
+				return f.answer(f.Engine.RefusePush(stream.Context(), u, fault))
+			}
 			return f.chunkProblem(u, err), nil
 		}
 	}
-	res, err := f.Engine.FinishPush(stream.Context(), u)
+	return f.answer(f.Engine.FinishPush(stream.Context(), u))
+}
+
+func (f *Fleet) answer(res *coordinatorv1.PushResult, err error) (*coordinatorv1.PushResult, error) {
 	if err != nil {
 		return nil, refusal(err)
 	}

@@ -59,25 +59,26 @@ func (s *Spool) Attempt() (attempt int, offset int64) {
 	return s.attempt, s.received
 }
 
-// Append adds bytes behind those received so far.
-func (s *Spool) Append(attempt int, p []byte) error {
+// Append adds bytes behind those received so far, and tells where.
+func (s *Spool) Append(attempt int, p []byte) (at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return os.ErrClosed
+		return 0, os.ErrClosed
 	case attempt != s.attempt:
-		return ErrSuperseded
+		return 0, ErrSuperseded
 	case int64(len(p)) > s.size-s.received:
-		return fmt.Errorf("spool: more than the announced %d bytes", s.size)
+		return 0, fmt.Errorf("spool: more than the announced %d bytes", s.size)
 	}
+	at = s.received
 	if s.file == nil {
 		s.memory = append(s.memory, p...)
-	} else if _, err := s.file.WriteAt(p, s.received); err != nil {
-		return fmt.Errorf("spool: %w", err)
+	} else if _, err := s.file.WriteAt(p, at); err != nil {
+		return 0, fmt.Errorf("spool: %w", err)
 	}
 	s.received += int64(len(p))
-	return nil
+	return at, nil
 }
 
 // Complete says that all bytes are there.
@@ -90,8 +91,7 @@ func (s *Spool) Complete() bool {
 // Size is the announced size in bytes.
 func (s *Spool) Size() int64 { return s.size }
 
-// ReadAt reads what was received. It may be used once the upload is complete;
-// after Close it fails.
+// ReadAt reads what was received; after Close it fails.
 func (s *Spool) ReadAt(p []byte, off int64) (int, error) {
 	if s.file != nil {
 		return s.file.ReadAt(p, off)

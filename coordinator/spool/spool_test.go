@@ -21,7 +21,7 @@ func filled(t *testing.T, size int64) *Spool {
 	}
 	t.Cleanup(s.Close)
 	attempt, _ := s.Attempt()
-	if err := s.Append(attempt, bytes.Repeat([]byte{7}, int(size))); err != nil {
+	if _, err := s.Append(attempt, bytes.Repeat([]byte{7}, int(size))); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -61,20 +61,20 @@ func TestOnlyTheNewestAttemptAppendsAndNotPastTheSize(t *testing.T) {
 			}
 			t.Cleanup(s.Close)
 			old, offset := s.Attempt()
-			if err := s.Append(old, []byte("abc")); err != nil || offset != 0 {
+			if _, err := s.Append(old, []byte("abc")); err != nil || offset != 0 {
 				t.Fatal(offset, err)
 			}
 			attempt, offset := s.Attempt()
 			if offset != 3 || s.Complete() {
 				t.Fatalf("goes on at %d", offset)
 			}
-			if err := s.Append(old, []byte("d")); !errors.Is(err, ErrSuperseded) {
+			if _, err := s.Append(old, []byte("d")); !errors.Is(err, ErrSuperseded) {
 				t.Fatalf("an old attempt appends: %v", err)
 			}
-			if err := s.Append(attempt, make([]byte, size-2)); err == nil {
+			if _, err := s.Append(attempt, make([]byte, size-2)); err == nil {
 				t.Fatal("more bytes than announced")
 			}
-			if err := s.Append(attempt, make([]byte, size-3)); err != nil || !s.Complete() {
+			if _, err := s.Append(attempt, make([]byte, size-3)); err != nil || !s.Complete() {
 				t.Fatal(err)
 			}
 			got := make([]byte, 4)
@@ -85,7 +85,7 @@ func TestOnlyTheNewestAttemptAppendsAndNotPastTheSize(t *testing.T) {
 				t.Fatal(n, err)
 			}
 			s.Close()
-			if err := s.Append(attempt, nil); !errors.Is(err, os.ErrClosed) {
+			if _, err := s.Append(attempt, nil); !errors.Is(err, os.ErrClosed) {
 				t.Fatalf("append after Close: %v", err)
 			}
 		})

@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"testing"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/spool"
+	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/codec"
+	"girassol.dev/internal/tensor"
+)
+
+// denseDomain has n MiB of values.
+func denseDomain(t *testing.T, mib int64) (*codec.Domain, algorithm.Encoding) {
+	t.Helper()
+	l, err := tensor.NewLayout([]tensor.Spec{{Name: "w", DType: tensor.F32, Shape: []int64{mib, 1 << 18}, Role: tensor.Parameter}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := defaults(t, algorithm.DiLoCo)
+	return codec.NewDomain(l, p.Uplink.Transform), p.Uplink
+}
+
+// A value that is not finite ends the upload where it is, not at the end of what may
+// be gigabytes; the other site's round goes on.
+func TestASpoiledUpdateIsRefusedAtItsFirstBadValue(t *testing.T) {
+	p := defaults(t, algorithm.DiLoCo)
+	r := newRig(t, testConfig(t.TempDir(), p, "a", "b"))
+	agents := r.joinAll("a", "b")
+	d, _ := denseDomain(t, 8)
+	model := tensor.NewState(d.Layout())
+	defer model.Close()
+	if res := agents[0].seed(model); res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
+		t.Fatal(res)
+	}
+	for _, a := range agents {
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	}
+	payload := encode(t, d, p.Uplink, make([]float32, d.Len()), codec.Aux{})
+	spoiled := bytes.Clone(payload)
+	const bad = 3<<20 + 20 // in the fourth MiB
+	copy(spoiled[bad:], []byte{0, 0, 0xc0, 0x7f})
+	a := agents[0]
+	h := a.header(a.grant(), "u", spoiled)
+	u, _, err := r.engine.BeginPush(r.ctx(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; err == nil; at += 1 << 20 {
+		if _, err = u.Write(spoiled[at:min(at+1<<20, len(spoiled))]); err != nil && at > 4<<20 {
+			t.Errorf("found at byte %d, the bad value is at %d", at, bad)
+		}
+	}
+	var fault *codec.Error
+	if !errors.As(err, &fault) || fault.Reason != v1alpha1.ReasonNotFinite || fault.Tensor != "w" {
+		t.Fatalf("ended with %v", err)
+	}
+	res, err := r.engine.RefusePush(r.ctx(), u, fault)
+	if err != nil || res.GetStatus() != coordinatorv1.PushResult_STATUS_REFUSED || res.GetReason() != string(v1alpha1.ReasonNotFinite) {
+		t.Fatal(res, err)
+	}
+	b := agents[1]
+	b.mustAccept(b.header(b.grant(), "u", payload), payload)
+	if c := b.committed(); c.GetVersion() != 1 {
+		t.Fatal(c)
+	}
+}
+
+// Attempts that overlap, in pieces of any size: what is parsed is what was kept.
+func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
+	d, e := denseDomain(t, 6)
+	x := make([]float32, d.Len())
+	for i := range x {
+		x[i] = float32(i % 1009)
+	}
+	payload := encode(t, d, e, x, codec.Aux{})
+	for _, piece := range []int{7 << 10, 256 << 10, 1 << 20, 5 << 20} {
+		s, err := spool.New(t.TempDir(), int64(len(payload)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newCheck(s, nil)
+		var group sync.WaitGroup
+		group.Go(func() { c.run(d, e) })
+		// An older attempt is overtaken between its bytes and their check.
+		old, _ := s.Attempt()
+		at, err := s.Append(old, payload[:piece])
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &Upload{spool: s, check: c}
+		u.attempt, u.offset = s.Attempt()
+		for lo := int(u.offset); lo < len(payload); lo += piece {
+			if _, err := u.Write(payload[lo:min(lo+piece, len(payload))]); err != nil {
+				t.Fatal(err)
+			}
+			if lo == int(u.offset) {
+				if err := c.take(payload[:piece], at); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		group.Wait()
+		if c.err != nil {
+			t.Fatal(c.err)
+		}
+		got := make([]float32, d.Len())
+		if err := c.payload.Decode(got); err != nil {
+			t.Fatal(err)
+		}
+		for i := range x {
+			if math.Float32bits(got[i]) != math.Float32bits(x[i]) {
+				t.Fatalf("pieces of %d: value %d is %g", piece, i, got[i])
+			}
+		}
+		u.close()
+	}
+}
+
+// An upload that is given up, or the engine's end, leaves nothing waiting.
+func TestACheckEndsWithItsUpload(t *testing.T) {
+	d, e := denseDomain(t, 1)
+	for _, end := range []func(c *check, stop chan struct{}){
+		func(c *check, _ chan struct{}) { c.close(); c.close() },
+		func(_ *check, stop chan struct{}) { close(stop) },
+	} {
+		s, err := spool.New(t.TempDir(), 20+4<<18)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := make(chan struct{})
+		c := newCheck(s, stop)
+		var group sync.WaitGroup
+		group.Go(func() { c.run(d, e) })
+		end(c, stop)
+		group.Wait()
+		if !errors.Is(c.err, os.ErrClosed) && !errors.Is(c.err, ErrStopped) {
+			t.Errorf("ended with %v", c.err)
+		}
+		_ = c.take(make([]byte, 10), 0)
+		s.Close()
+	}
+}
