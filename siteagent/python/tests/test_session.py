@@ -126,7 +126,7 @@ class Rounds(AgentCase):
         with self.assertRaises(girassol.AgentError), self.session() as session:
             round = next(session)
             self.agent.__exit__()
-            with mock.patch("girassol.round._RESULT_TRIES", 2), self.assertLogs("girassol", "WARNING"):
+            with mock.patch("girassol._result._TRIES", 2), self.assertLogs("girassol", "WARNING"):
                 while not round.step(1.0, samples=1):
                     steps += 1
                     time.sleep(0.02)

@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _layout, safetensors
+from . import _result, safetensors
+from ._loss import Losses
 from .data import Data, Sampler, body_of, ranges_of
 from .errors import AgentError, GirassolError, NonFiniteError, RefusedError, UsageError
 
@@ -29,11 +30,6 @@ log = logging.getLogger("girassol")
 
 _REPORT_EVERY = 0.2
 _REPORT_TIMEOUT = 3.0
-_LOOK_EVERY = 0.05
-_NOT_FINITE_STEPS = 10
-_RESULT_TRIES = 20
-_MAX_METRICS = 256
-_MAX_METRIC_NAME = 128
 
 T = TypeVar("T")
 
@@ -88,11 +84,8 @@ class Round:
         self.reason = ""
         """Why it was not continue."""
         self._began = self._last = time.monotonic()
-        self._reported = self._looked = -math.inf
-        self._loss_sum: Any = 0.0
-        self._loss_samples = 0
-        self._loss: float | None = None
-        self._not_finite = 0
+        self._reported = -math.inf
+        self._losses = Losses()
         self._ended = False
         self._stalled = ""
         self._heard = Action.CONTINUE  # by alive, for all ranks' next step
@@ -186,7 +179,8 @@ class Round:
         self.samples += int(samples)
         self.data._stepped()
         now = time.monotonic()
-        self._note_loss(loss, int(samples), now)
+        where = f"step {self.steps} of round {self.number}"
+        self._losses.note(loss, int(samples), now, where, look=0 < self.max_steps <= self.steps)
         session = self._session
         now = time.monotonic()  # a GPU may have been waited for
         if self.steps > 1 or not session._pace.known:
@@ -234,8 +228,8 @@ class Round:
     def _report(self, now: float) -> None:
         self._reported = now
         body: dict[str, Any] = {"steps": self.steps, "samples": self.samples * self._session._ranks.size}
-        if self._loss is not None and math.isfinite(self._loss):
-            body["loss"] = self._loss
+        if self._losses.last is not None and math.isfinite(self._losses.last):
+            body["loss"] = self._losses.last
         if self._session._facts:
             body["trainer"] = self._session._facts
         try:
@@ -253,42 +247,6 @@ class Round:
         else:
             if action:
                 self._told(action, str(answer.get("reason") or ""))
-
-    def _note_loss(self, loss: Any, samples: int, now: float) -> None:
-        if loss is None:
-            return
-        if hasattr(loss, "detach"):
-            loss = loss.detach()
-            if getattr(loss.device, "type", "cpu") != "cpu":
-                # Asking a GPU for a number waits for its queue, so that is done
-                # often enough to keep the clock honest and no more.
-                self._loss_sum = self._loss_sum + loss.double() * samples
-                self._loss_samples += samples
-                if now - self._looked < _LOOK_EVERY and not 0 < self.max_steps <= self.steps:
-                    return
-                self._looked = now
-                self._judge_loss(float(loss))
-                return
-        try:
-            value = float(loss)
-        except (TypeError, ValueError, RuntimeError) as e:
-            raise UsageError(f"loss must be a number or a tensor of one element: {e}") from None
-        self._judge_loss(value)
-        if math.isfinite(value):
-            self._loss_sum = self._loss_sum + value * samples
-            self._loss_samples += samples
-
-    def _judge_loss(self, value: float) -> None:
-        self._loss = value
-        if math.isfinite(value):
-            self._not_finite = 0
-            return
-        self._not_finite += 1
-        if self._not_finite >= _NOT_FINITE_STEPS:
-            raise NonFiniteError(
-                f"the loss is {value} since {self._not_finite} steps (step {self.steps} of round {self.number}): "
-                "lower the learning rate, clip gradients, or look for bad data"
-            )
 
     # The end.
 
@@ -319,7 +277,7 @@ class Round:
             raise UsageError(f"round {self.number} has ended already")
         self._disarm()
         session = self._session
-        mine = [float(self._loss_sum), self._loss_samples, samples if samples is not None else self.samples]
+        mine = [float(self._losses.sum), self._losses.samples, samples if samples is not None else self.samples]
         loss_sum, loss_samples, all_samples = session._ranks.total(mine)
         if steps is not None:
             self.steps = int(steps)
@@ -373,26 +331,18 @@ class Round:
                 raise UsageError(f"{self.steps} steps on {samples} samples: samples are the update's weight, give their number")
             if consumed := self._consumed(used):
                 body["consumed"] = consumed
-            body["path"] = self._written(state_dict)
+            body["path"] = _result.written(state_dict, self.model_path, self.result_path)
         if loss is not None and math.isfinite(loss):
             body["loss"] = float(loss)
-        given = self._metrics(metrics)
+        given = _result.metrics_of(self._own_metrics(), metrics)
         if given:
             body["metrics"] = given
-        return self._deliver(body)
-
-    def _written(self, state_dict: Mapping[str, Any] | safetensors.File) -> str:
-        """Path of the file that has the weights."""
-        with safetensors.File(self.model_path) as start:
-            if isinstance(state_dict, safetensors.File):
-                _layout.check_layout(state_dict.specs, start.specs)
-                return state_dict.path
-            specs = _layout.specs_of(state_dict)
-            _layout.check_layout(specs, start.specs)
-            _layout.check_finite(state_dict)
-            _layout.check_swapped(state_dict, start)
-            safetensors.save(self.result_path, state_dict)
-        return self.result_path
+        problem = _result.deliver(self._session._client, self.id, body, self._session._stopping)
+        if problem is not None:
+            log.warning("round %d: %s", self.number, problem)
+            self._told(Action.ABORT, problem)
+        self._ended = True
+        return problem is None
 
     def _used(self, consumed: Iterable[Sequence[int]] | None) -> list[Sequence[int]]:
         """Samples of the data that the steps have used, of all ranks."""
@@ -412,51 +362,11 @@ class Round:
             )
         return body
 
-    def _metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        out = {}
+    def _own_metrics(self) -> dict[str, float]:
         seconds = self._last - self._began
-        if self.steps and seconds > 0 and not self.evaluating:
-            out["step_seconds"] = seconds / self.steps
-            out["samples_per_second"] = self.samples * self._session._ranks.size / seconds
-        for name, value in (metrics or {}).items():
-            try:
-                number = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise UsageError(f"metric {name!r} is no number but a {type(value).__name__}") from None
-            if not 0 < len(str(name).encode()) <= _MAX_METRIC_NAME:
-                raise UsageError(f"metric name {str(name)[:40]!r} must have 1 to {_MAX_METRIC_NAME} bytes")
-            if math.isfinite(number):
-                out[str(name)] = number
-            else:
-                log.warning("metric %s is %s and left out", name, number)
-        if len(out) > _MAX_METRICS:
-            raise UsageError(f"{len(out)} metrics, at most {_MAX_METRICS}")
-        return out
-
-    def _deliver(self, body: dict[str, Any]) -> bool:
-        pause = 0.1
-        for tries in range(_RESULT_TRIES):
-            try:
-                self._session._client.result(self.id, body)
-                self._ended = True
-                return True
-            except RefusedError as e:
-                if e.status in (404, 409):
-                    log.warning("round %d: %s", self.number, e.problem)
-                    self._told(Action.ABORT, e.problem)
-                    self._ended = True
-                    return False
-                if e.status < 500:
-                    raise
-                error: AgentError = e
-            except AgentError as e:
-                error = e
-            if tries == 0:
-                log.warning("result not delivered yet: %s", error)
-            if self._session._stopping.wait(pause):
-                time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-        raise error
+        if not self.steps or seconds <= 0 or self.evaluating:
+            return {}
+        return {"step_seconds": seconds / self.steps, "samples_per_second": self.samples * self._session._ranks.size / seconds}
 
     # A script that never calls step.
 
