@@ -144,7 +144,7 @@ func (m *Machine) Heard(now time.Time, name string, epoch uint64, r Report) []Ac
 		return nil
 	}
 	if r.Step > 0 {
-		mb.step = r.Step
+		mb.step = max(r.Step, leastStep)
 	}
 	if sh := m.shares[name]; sh != nil && sh.outcome == pending && m.state == Collecting {
 		switch {

@@ -12,6 +12,10 @@ import (
 // one that is late before it is called back.
 const slack = 0.1
 
+// leastStep is the shortest step time that is believed: everybody's round follows what
+// the members say, and one that miscounts its steps must not end those of all at once.
+const leastStep = time.Millisecond
+
 // learn takes up the step times of members that may get a grant. A small change is
 // averaged with what was known, a great one is taken as it is.
 func learn(ms []*member) {

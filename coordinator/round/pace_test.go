@@ -269,6 +269,24 @@ func TestWhatATrainerTakesOnceToLoadDoesNotStarveItAfterwards(t *testing.T) {
 	}
 }
 
+func TestAStepTimeThatCannotBeEndsNobodysRoundAtOnce(t *testing.T) {
+	f := newFleet(1, 0, fourTimesApart()...)
+	for _, d := range f.models {
+		d.measured = time.Second
+	}
+	f.models[0].measured = 1
+	f.m.Pause(f.now)
+	for _, d := range f.models {
+		f.m.Refused(f.now, d.name, 1)
+		f.m.Heard(f.now, d.name, 1, Report{State: MemberReady, Round: 1, Step: d.measured})
+	}
+	f.m.Resume(f.now)
+	f.m.Tick(f.now.Add(f.m.cfg.Settle))
+	if f.m.round != 2 || f.m.span < 300*time.Millisecond {
+		t.Errorf("round %d lasts %s", f.m.round, f.m.span)
+	}
+}
+
 func TestOverheadIsAMovingMeanOfWhatSaysSomething(t *testing.T) {
 	start := time.Unix(0, 0)
 	mb := &member{step: 100 * time.Millisecond}
