@@ -15,7 +15,7 @@ BUF      := $(GO) tool -modfile=../internal/tools/go.mod buf
 LINT     := $(GO) tool -modfile=internal/tools/lint/go.mod golangci-lint
 CRDGEN   := $(GO) tool -modfile=internal/tools/controllergen/go.mod controller-gen
 # Tests that need dependencies which the product must not have.
-MODULES  := charts/chartstest internal/tools/grafana internal/tools/keda internal/tools/images
+MODULES  := charts/chartstest internal/tools/grafana internal/tools/keda internal/tools/images internal/tools/kernelgen examples/convergence
 DEMO     ?=
 # go-nvml's bindings name what NVIDIA has deprecated, hundreds of lines of it.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
@@ -110,6 +110,11 @@ bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5
 	$(GO) run ./examples/bench wire
 	$(GO) run ./examples/bench memory
 	$(GO) run ./examples/bench mixed
+
+CONVERGENCE ?=
+.PHONY: bench-convergence
+bench-convergence: check-go ## Loss and accuracy against bytes for every strategy (two hours on two cores; CONVERGENCE=-short: a minute)
+	cd examples/convergence && $(GO) run . $(CONVERGENCE)
 
 .PHONY: generate
 generate: check-go ## Regenerate the Go code of api/**/*.proto, kernels, deep copies, CRDs and the operator's role (the first run builds buf: minutes)
