@@ -47,6 +47,8 @@ type Fleet struct {
 	// Patience with a side that sends or takes nothing; 0 means a minute, and ten
 	// seconds for the first message.
 	Patience time.Duration
+
+	shared wire.Shared
 }
 
 func (f *Fleet) firstMessage() time.Duration { return min(helloTimeout, f.nextChunk()) }

@@ -159,7 +159,8 @@ func (f *Fleet) send(stream grpc.ServerStreamingServer[coordinatorv1.PullRespons
 			done <- err
 			return
 		}
-		done <- wire.SendPayload(func(offset uint64, crc uint32, payload []byte) error {
+		key := published{file.snapshot, file.manifest.Version, file.manifest.Digest}
+		done <- f.shared.SendPayload(key, func(offset uint64, crc uint32, payload []byte) error {
 			return send(&coordinatorv1.PullResponse{Offset: offset, Crc32C: crc, Payload: payload})
 		}, file, file.size, from)
 	}()
@@ -197,6 +198,13 @@ func pullHeader(f *logFile) (*coordinatorv1.PullHeader, error) {
 		h.UpdateIds = append(h.UpdateIds, m.UpdateID)
 	}
 	return h, nil
+}
+
+// published names the bytes of a file that is sent to many.
+type published struct {
+	snapshot bool
+	version  uint64
+	digest   string
 }
 
 // logFile is an open file of the commit log.

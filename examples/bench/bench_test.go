@@ -18,7 +18,7 @@ import (
 
 // The test binary is its own coordinator, as the command is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{roleCoordinator, roleAgent, roleTrainer}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{roleCoordinator, roleAgent, roleTrainer, roleSink}, os.Args[1]) {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)

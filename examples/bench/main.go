@@ -1,5 +1,6 @@
 // Command bench measures what a coordinator needs: memory for a number of
-// sites, and bytes on the wire per site and round; and how far apart sites of
+// sites, bytes on the wire per site and round, and transfers and merges against the
+// limits of the machine; and how far apart sites of
 // unequal speed finish. It starts real coordinator processes (this same binary in
 // that role) on loopback and speaks the Fleet protocol to them as so many sites, or
 // starts real agents with trainers that are slowed.
@@ -32,6 +33,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return runCoordinator(args[1:], stderr)
 		case roleAgent:
 			return runAgent(args[1:], stderr)
+		case roleSink:
+			return runSink(args[1:], stderr)
 		case roleTrainer:
 			return runTrainer(args[1:], stderr)
 		}
@@ -52,11 +55,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "bench",
-		Short:         "Measure a coordinator's memory, the bytes on the wire and the spread of unequal sites",
+		Short:         "Measure a coordinator's memory and transfers, the bytes on the wire and the spread of unequal sites",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(memoryCommand(), wireCommand(), mixedCommand())
+	cmd.AddCommand(memoryCommand(), wireCommand(), mixedCommand(), transferCommand())
 	return cmd
 }
 

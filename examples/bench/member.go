@@ -45,12 +45,13 @@ const (
 )
 
 // join opens a session. Close the member.
-func join(ctx context.Context, addr, site string) (_ *member, err error) {
+func join(ctx context.Context, addr, site string, link wire.Options) (_ *member, err error) {
 	m := &member{
 		site: site, counter: &wire.Counter{},
 		grants: make(chan *coordinatorv1.Grant, 4), commits: make(chan *coordinatorv1.Committed, 4), ended: make(chan struct{}),
 	}
-	if m.conn, err = wire.Dial(addr, wire.Options{Counter: m.counter}); err != nil {
+	link.Counter = m.counter
+	if m.conn, err = wire.Dial(addr, link); err != nil {
 		return nil, err
 	}
 	ctx, m.cancel = context.WithCancel(ctx)
@@ -286,8 +287,13 @@ func together(members []*member, f func(i int, m *member) error) error {
 
 // joinAll opens n sessions.
 func joinAll(ctx context.Context, addr string, n int) (members []*member, err error) {
+	return joinAllOver(ctx, addr, n, func(int) wire.Options { return wire.Options{} })
+}
+
+// joinAllOver opens them over links of their own.
+func joinAllOver(ctx context.Context, addr string, n int, link func(i int) wire.Options) (members []*member, err error) {
 	for i := range n {
-		m, err := join(ctx, addr, siteName(i))
+		m, err := join(ctx, addr, siteName(i), link(i))
 		if err != nil {
 			return nil, errors.Join(err, closeAll(members))
 		}

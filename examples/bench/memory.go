@@ -18,6 +18,7 @@ import (
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 	"girassol.dev/internal/tensor"
+	"girassol.dev/internal/wire"
 )
 
 type memoryOptions struct {
@@ -107,15 +108,16 @@ type phases struct {
 	Pull  cost `json:"pull"`
 }
 
-// cost of a phase; CPU is the coordinator's alone.
+// cost of a phase; CPU is the coordinator's alone, Clients that of all sites.
 type cost struct {
-	Bytes int64   `json:"bytes"`
-	Wall  float64 `json:"wallSeconds"`
-	CPU   float64 `json:"cpuSeconds"`
+	Bytes   int64   `json:"bytes"`
+	Wall    float64 `json:"wallSeconds"`
+	CPU     float64 `json:"cpuSeconds"`
+	Clients float64 `json:"clientsCpuSeconds"`
 }
 
 func costOf(bytes int64, from, to usage) cost {
-	return cost{bytes, to.at.Sub(from.at).Seconds(), (to.cpu - from.cpu).Seconds()}
+	return cost{bytes, to.at.Sub(from.at).Seconds(), (to.cpu - from.cpu).Seconds(), (to.own - from.own).Seconds()}
 }
 
 func (c cost) perGB(v float64) float64 { return v / (float64(c.Bytes) / 1e9) }
@@ -168,6 +170,7 @@ type memoryBench struct {
 	dir            string
 	model, payload string
 	size           int64
+	certs          *certificates // nil: plaintext
 }
 
 func (b *memoryBench) run(ctx context.Context, sites int) (run *memoryRun, err error) {
@@ -179,12 +182,19 @@ func (b *memoryBench) run(ctx context.Context, sites int) (run *memoryRun, err e
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
 	args := []string{"--config", config, "--data", data,
 		"--heartbeat", b.o.Heartbeat.String(), "--snapshot-every", strconv.Itoa(b.o.SnapshotEvery)}
+	link, client, err := b.links(sites)
+	if err != nil {
+		return nil, err
+	}
+	if link.Secure() {
+		args = append(args, "--tls-cert", link.CertFile, "--tls-key", link.KeyFile, "--tls-ca", link.CAFile)
+	}
 	c, err := startCoordinator(ctx, args...)
 	if err != nil {
 		return nil, err
 	}
 	run = &memoryRun{Algorithm: b.params.Strategy, Sites: sites, ModelBuffers: b.modelBuffers(), UpdateBytes: b.size}
-	if err := b.drive(ctx, c, run); err != nil {
+	if err := b.drive(ctx, c, run, client); err != nil {
 		c.kill()
 		return nil, fmt.Errorf("%w; the coordinator's log ends\n%s", err, c.log())
 	}
@@ -207,7 +217,7 @@ func (b *memoryBench) modelBuffers() int64 {
 }
 
 // drive runs the rounds and reads the peak.
-func (b *memoryBench) drive(ctx context.Context, c *coordinator, run *memoryRun) (err error) {
+func (b *memoryBench) drive(ctx context.Context, c *coordinator, run *memoryRun, client func(i int) wire.Options) (err error) {
 	if run.Started, err = c.resident(); err != nil {
 		return err
 	}
@@ -216,7 +226,7 @@ func (b *memoryBench) drive(ctx context.Context, c *coordinator, run *memoryRun)
 		return err
 	}
 	defer func() { _ = payload.Close() }()
-	members, err := joinAll(ctx, c.addr, run.Sites)
+	members, err := joinAllOver(ctx, c.addr, run.Sites, client)
 	if err != nil {
 		return err
 	}

@@ -133,15 +133,18 @@ func (c *coordinator) kill() {
 type usage struct {
 	at  time.Time
 	cpu time.Duration
+	own time.Duration // of this process, which plays the sites
 }
 
 // userHZ is the unit of CPU times in /proc, in 1/s: fixed on Linux.
 const userHZ = 100
 
-func (c *coordinator) usage() (usage, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+func (c *coordinator) usage() (usage, error) { return usageOf(c.cmd.Process.Pid) }
+
+func usageOf(pid int) (usage, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return usage{}, fmt.Errorf("CPU time of the coordinator (needs Linux): %w", err)
+		return usage{}, fmt.Errorf("CPU time of process %d (needs Linux): %w", pid, err)
 	}
 	// The command's name, in parentheses, may hold anything.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
@@ -150,7 +153,7 @@ func (c *coordinator) usage() (usage, error) {
 	}
 	user, err := strconv.ParseInt(f[11], 10, 64)
 	system, err2 := strconv.ParseInt(f[12], 10, 64)
-	return usage{time.Now(), time.Duration(user+system) * time.Second / userHZ}, errors.Join(err, err2)
+	return usage{time.Now(), time.Duration(user+system) * time.Second / userHZ, ownCPU()}, errors.Join(err, err2)
 }
 
 // resident is a process's memory in RAM, in bytes.

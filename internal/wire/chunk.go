@@ -47,12 +47,27 @@ func payloadErrorf(r v1alpha1.Reason, format string, args ...any) error {
 //
 // It stops at the first error of send and returns it as it is.
 func SendPayload(send func(offset uint64, crc uint32, payload []byte) error, r io.ReaderAt, size, from int64) error {
+	return sendPayload(size, from, func(n int) error {
+		o := newOutgoing()
+		defer o.release()
+		crc, err := readChunk(r, o.block[:n], from, size)
+		if err != nil {
+			return err
+		}
+		err = send(uint64(from), crc, o.block[:n])
+		from += int64(n)
+		return err
+	})
+}
+
+// sendPayload calls next for chunk after chunk of the bytes [from, size).
+func sendPayload(size, from int64, next func(n int) error) error {
 	if from < 0 || from > size {
 		return payloadErrorf(v1alpha1.ReasonUnexpectedOffset, "cannot send from byte %d of %d", from, size)
 	}
 	for from < size {
 		n := int(min(size-from, ChunkSize))
-		if err := sendChunk(send, r, from, n, size); err != nil {
+		if err := next(n); err != nil {
 			return err
 		}
 		from += int64(n)
@@ -60,17 +75,14 @@ func SendPayload(send func(offset uint64, crc uint32, payload []byte) error, r i
 	return nil
 }
 
-func sendChunk(send func(uint64, uint32, []byte) error, r io.ReaderAt, from int64, n int, size int64) error {
-	o := newOutgoing()
-	defer o.release()
-	payload := o.block[:n]
-	if got, err := r.ReadAt(payload, from); got < n {
+func readChunk(r io.ReaderAt, payload []byte, from, size int64) (crc uint32, err error) {
+	if got, err := r.ReadAt(payload, from); got < len(payload) {
 		if err == nil || errors.Is(err, io.EOF) {
-			return payloadErrorf(v1alpha1.ReasonTruncated, "the source ends at byte %d of %d", from+int64(got), size)
+			return 0, payloadErrorf(v1alpha1.ReasonTruncated, "the source ends at byte %d of %d", from+int64(got), size)
 		}
-		return fmt.Errorf("payload: read byte %d of %d: %w", from, size, err)
+		return 0, fmt.Errorf("payload: read byte %d of %d: %w", from, size, err)
 	}
-	return send(uint64(from), CRC32C(payload), payload)
+	return CRC32C(payload), nil
 }
 
 // Receiver takes the chunks of one payload in order and writes them to w. Its
