@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import _result, safetensors
 from ._loss import Losses
 from .data import Data, Sampler, body_of, ranges_of
-from .errors import AgentError, GirassolError, NonFiniteError, RefusedError, UsageError
+from .errors import AgentError, GirassolError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from .session import Session
@@ -314,8 +314,11 @@ class Round:
         if self.evaluating:
             if state_dict is not None:
                 raise UsageError("an evaluation changes no weights: submit loss=... and metrics=... only")
-            if loss is None or not math.isfinite(loss):
-                raise NonFiniteError(f"the evaluation's loss is {loss}: submit(loss=...) or step(loss, samples) give it")
+            if loss is None:
+                raise UsageError("the evaluation has no loss: submit(loss=...) or step(loss, samples) give it")
+            if not math.isfinite(loss):
+                # A result all the same: it says that the model is broken, which the federation's gate must hear.
+                log.warning("round %d: the evaluation's loss is %s: it is handed in without one", self.number, loss)
             body["samples"] = samples or self._session._ranks.size  # it is the loss's weight among sites; none would drop it
         elif self.steps == 0:
             if not self.over:
