@@ -28,7 +28,7 @@ const rawBlock = 256 << 10
 // 'u' or 'd' and a size, then takes or gives so many bytes. With three files as
 // arguments (certificate, key, CA) the connections are mutual TLS, corked as the
 // product's are.
-func runSink(args []string, stderr io.Writer) int {
+func runSink(args []string, stdout, stderr io.Writer) int {
 	var link wire.Options
 	if len(args) == 3 {
 		link = wire.Options{CertFile: args[0], KeyFile: args[1], CAFile: args[2]}
@@ -42,7 +42,7 @@ func runSink(args []string, stderr io.Writer) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	fmt.Println(l.Addr())
+	fmt.Fprintln(stdout, l.Addr())
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -50,7 +50,7 @@ func runSink(args []string, stderr io.Writer) int {
 		}
 		go func() {
 			defer func() { _ = c.Close() }()
-			if err := sinkOne(c, link); err != nil && !errors.Is(err, io.EOF) {
+			if err := sinkOne(c, link); !errors.Is(err, io.EOF) { // it serves until then
 				fmt.Fprintln(stderr, "sink:", err)
 			}
 		}()

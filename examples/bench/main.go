@@ -34,7 +34,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		case roleAgent:
 			return runAgent(args[1:], stderr)
 		case roleSink:
-			return runSink(args[1:], stderr)
+			return runSink(args[1:], stdout, stderr)
 		case roleTrainer:
 			return runTrainer(args[1:], stderr)
 		}
