@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"iter"
 	"os"
 	"sync"
 
@@ -10,127 +11,93 @@ import (
 )
 
 // check parses an update while it arrives: each piece, values and all, right after
-// it was kept and while it is still in the processor's cache, so that no second pass
-// follows the last byte, and a spoiled update is known at its first bad value. It
-// outlives attempts, as the spool does.
+// it was kept, by who has received it and while it is in that processor's cache. No
+// second pass follows the last byte, and a spoiled update is known at its first bad
+// value. It outlives attempts, as the spool does.
 type check struct {
-	spool  *spool.Spool
-	stop   <-chan struct{} // with the engine
-	closed chan struct{}
-	once   sync.Once
-
-	// Valid once done is closed.
+	spool *spool.Spool
+	// done is closed with the end of parsing, after which payload and err are valid and
+	// ReadAt reads what was kept.
 	done    chan struct{}
 	payload *codec.Payload
 	err     error
 
-	writing sync.Mutex    // one piece at a time
-	more    chan struct{} // holds a word for the parser: there is more to read
-	taken   chan struct{} // and one for the writer: the piece was read
-
-	mu       sync.Mutex
+	mu       sync.Mutex // held while the parser runs; guards what follows
+	resume   func() (struct{}, bool)
+	stop     func()
+	wait     func(struct{}) bool // the parser's: until there is more, or no more will be
+	ended    bool
 	received int64
 	piece    []byte // that the writer lends, nil without one
 	base     int64  // its place
-	readTo   int64
 }
 
-func newCheck(s *spool.Spool, stop <-chan struct{}) *check {
-	return &check{spool: s, stop: stop, closed: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{}, 1), taken: make(chan struct{}, 1)}
+func newCheck(s *spool.Spool, d *codec.Domain, e algorithm.Encoding) *check {
+	c := &check{spool: s, done: make(chan struct{})}
+	c.resume, c.stop = iter.Pull(func(wait func(struct{}) bool) {
+		c.wait = wait
+		payload, err := codec.Parse(d, e, c, s.Size(), nil)
+		c.end(payload, err)
+	})
+	return c
 }
 
-// run parses to the end, or until it is closed.
-func (c *check) run(d *codec.Domain, e algorithm.Encoding) {
-	defer close(c.done)
-	c.payload, c.err = codec.Parse(d, e, c, c.spool.Size(), nil)
+// end is called with mu held.
+func (c *check) end(payload *codec.Payload, err error) {
+	if c.ended {
+		return
+	}
+	c.payload, c.err, c.ended = payload, err, true
+	close(c.done)
 }
 
-func (c *check) close() { c.once.Do(func() { close(c.closed) }) }
-
-// take has the parser read a piece that was kept, and returns when it has, or reads
-// no more. The error is what is wrong with the bytes so far.
-func (c *check) take(p []byte, base int64) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	end := base + int64(len(p))
+// close gives the parsing up. It waits for no more than a piece of it.
+func (c *check) close() {
 	c.mu.Lock()
-	c.received = max(c.received, end)
-	lend := c.readTo < end // or it was read where it is kept, after a newer attempt's
-	if lend {
+	defer c.mu.Unlock()
+	c.stop()
+	c.end(nil, os.ErrClosed)
+}
+
+// take parses on with a piece that was kept. The error is what is wrong with the
+// bytes so far.
+func (c *check) take(p []byte, base int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.received = max(c.received, base+int64(len(p)))
 		c.piece, c.base = p, base
-	}
-	c.mu.Unlock()
-	if lend {
-		tell(c.more)
-		select {
-		case <-c.taken:
-		case <-c.done:
-		case <-c.closed:
-		case <-c.stop:
-		}
-		c.mu.Lock()
+		c.resume()
 		c.piece = nil
-		c.mu.Unlock()
-		select { // nobody has asked for it
-		case <-c.taken:
-		default:
-		}
 	}
+	return c.err
+}
+
+// ReadAt reads what has arrived; while parsing it waits for what has not.
+func (c *check) ReadAt(p []byte, off int64) (n int, err error) {
 	select {
 	case <-c.done:
-		return c.err
-	default:
-		return nil
-	}
-}
-
-func tell(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
+		return c.spool.ReadAt(p, off)
 	default:
 	}
-}
-
-// ReadAt reads what has arrived and waits for what has not.
-func (c *check) ReadAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
-		k, err := c.read(p[n:], off+int64(n))
-		if err != nil {
-			return n, err
-		}
-		if n += k; k > 0 {
-			continue
-		}
-		select {
-		case <-c.more:
-		case <-c.closed:
+		at := off + int64(n)
+		switch end := c.base + int64(len(c.piece)); {
+		case c.piece != nil && c.base <= at && at < end:
+			n += copy(p[n:], c.piece[at-c.base:])
+		case at < c.received: // of an attempt that was overtaken before it was parsed
+			to := c.received
+			if c.piece != nil && at < c.base {
+				to = c.base
+			}
+			k, err := c.spool.ReadAt(p[n:n+int(min(int64(len(p)-n), to-at))], at)
+			if err != nil {
+				return n, err
+			}
+			n += k
+		case !c.wait(struct{}{}):
 			return n, os.ErrClosed
-		case <-c.stop:
-			return n, ErrStopped
 		}
 	}
 	return n, nil
-}
-
-// read copies what is there, of the piece at hand or of what was kept.
-func (c *check) read(p []byte, at int64) (n int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer func() { c.readTo = max(c.readTo, at+int64(n)) }()
-	end := c.base + int64(len(c.piece))
-	switch {
-	case c.piece != nil && c.base <= at && at < end:
-		n = copy(p, c.piece[at-c.base:])
-		if at+int64(n) == end {
-			tell(c.taken)
-		}
-		return n, nil
-	case at < c.received:
-		to := c.received
-		if c.piece != nil && at < c.base {
-			to = c.base
-		}
-		return c.spool.ReadAt(p[:min(int64(len(p)), to-at)], at)
-	}
-	return 0, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"os"
-	"sync"
 	"testing"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -85,9 +84,7 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newCheck(s, nil)
-		var group sync.WaitGroup
-		group.Go(func() { c.run(d, e) })
+		c := newCheck(s, d, e)
 		// An older attempt is overtaken between its bytes and their check.
 		old, _ := s.Attempt()
 		at, err := s.Append(old, payload[:piece])
@@ -106,7 +103,7 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 				}
 			}
 		}
-		group.Wait()
+		<-c.done
 		if c.err != nil {
 			t.Fatal(c.err)
 		}
@@ -123,27 +120,26 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 	}
 }
 
-// An upload that is given up, or the engine's end, leaves nothing waiting.
+// An upload that is given up leaves nothing waiting, whether it had begun or not.
 func TestACheckEndsWithItsUpload(t *testing.T) {
 	d, e := denseDomain(t, 1)
-	for _, end := range []func(c *check, stop chan struct{}){
-		func(c *check, _ chan struct{}) { c.close(); c.close() },
-		func(_ *check, stop chan struct{}) { close(stop) },
-	} {
+	for _, begun := range []bool{false, true} {
 		s, err := spool.New(t.TempDir(), 20+4<<18)
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := make(chan struct{})
-		c := newCheck(s, stop)
-		var group sync.WaitGroup
-		group.Go(func() { c.run(d, e) })
-		end(c, stop)
-		group.Wait()
-		if !errors.Is(c.err, os.ErrClosed) && !errors.Is(c.err, ErrStopped) {
+		c := newCheck(s, d, e)
+		payload := encode(t, d, e, make([]float32, d.Len()), codec.Aux{})
+		if begun {
+			if err := c.take(payload[:1000], 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.close()
+		c.close()
+		if <-c.done; !errors.Is(c.err, os.ErrClosed) || !errors.Is(c.take(payload, 0), os.ErrClosed) {
 			t.Errorf("ended with %v", c.err)
 		}
-		_ = c.take(make([]byte, 10), 0)
 		s.Close()
 	}
 }

@@ -162,9 +162,7 @@ func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) (*U
 		}
 		u.spool = sp
 		if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED && len(h.GetTensors()) == 0 {
-			c, domain := newCheck(sp, e.stopped), e.model.domain
-			u.check = c
-			e.background.Go(func() { c.run(domain, e.cfg.Algorithm.Uplink) })
+			u.check = newCheck(sp, e.model.domain, e.cfg.Algorithm.Uplink)
 		}
 	}
 	u.attempt, u.offset = u.spool.Attempt()
