@@ -41,6 +41,12 @@ func acquire(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// release gives the lock back at once. To close the file is not enough: a child
+// that is being started has it too until it runs its own program.
+func release(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+}
+
 func writeString(f *os.File, text string) error {
 	_, err := f.WriteAt([]byte(text), 0)
 	return err

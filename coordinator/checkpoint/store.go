@@ -79,7 +79,7 @@ func open(dir string, log *slog.Logger, d disk) (_ *Store, err error) {
 	s := &Store{Reader: &Reader{dir: dir}, log: log, disk: d, lock: lock}
 	defer func() {
 		if err != nil {
-			_ = lock.Close()
+			_ = release(lock)
 		}
 	}()
 	if err := os.RemoveAll(s.path(stagingDir)); err != nil {
@@ -150,7 +150,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	if err := s.lock.Close(); err != nil {
+	if err := release(s.lock); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil

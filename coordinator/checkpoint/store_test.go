@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"girassol.dev/internal/tensor"
 )
 
@@ -313,5 +315,28 @@ func TestTermsNeverGoBack(t *testing.T) {
 	ok(t, os.WriteFile(filepath.Join(dir, termFile), []byte("soon"), 0o644))
 	if _, err := Open(dir, quiet()); err == nil || !strings.Contains(err.Error(), termFile) {
 		t.Errorf("a TERM that is no number: %v", err)
+	}
+}
+
+func TestAClosedStoreIsFreeThoughAChildStillHasItsFile(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a child has between fork and exec.
+	child, err := unix.Dup(int(s.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(child) }()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(dir, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -348,13 +348,29 @@ func smallModel(t *testing.T) *tensor.State {
 func (r *rig) killed() string {
 	r.t.Helper()
 	to := r.t.TempDir()
-	var failed error
-	err := r.engine.do(r.ctx(), func() {
-		<-r.engine.snapshot
-		failed = os.CopyFS(to, os.DirFS(r.engine.cfg.DataDir))
-	})
-	if err := errors.Join(err, failed); err != nil {
-		r.t.Fatal(err)
+	for {
+		var (
+			failed  error
+			writing chan struct{} // a snapshot at work, whose end the engine must hear of
+		)
+		err := r.engine.do(r.ctx(), func() {
+			select {
+			case <-r.engine.snapshot:
+				failed = os.CopyFS(to, os.DirFS(r.engine.cfg.DataDir))
+			default:
+				writing = r.engine.snapshot
+			}
+		})
+		if err := errors.Join(err, failed); err != nil {
+			r.t.Fatal(err)
+		}
+		if writing == nil {
+			return to
+		}
+		select {
+		case <-writing:
+		case <-r.ctx().Done():
+			r.t.Fatal("a snapshot does not end")
+		}
 	}
-	return to
 }
