@@ -22,6 +22,9 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 	if _, err := algorithm.FromSpec(f.Spec.Algorithm); err != nil {
 		return "", invalid("spec.algorithm", "%v", err)
 	}
+	if g := f.Spec.Evaluation.Gate; g != nil && g.Margin != nil && g.Margin.Sign() < 0 {
+		return "", invalid("spec.evaluation.gate.margin", "%s must not be negative: it is a fraction of the best loss, such as 0.1", g.Margin)
+	}
 	known := map[string]v1alpha1.Site{}
 	for _, s := range sites {
 		known[s.Name] = s
@@ -31,12 +34,14 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 		ObjectMeta: metav1.ObjectMeta{Name: f.Name},
 		Spec: v1alpha1.FederationSpec{
 			// By name: the order of the list means nothing, so it restarts nobody.
-			Sites:     slices.SortedFunc(slices.Values(f.Spec.Sites), func(a, b v1alpha1.SiteReference) int { return cmp.Compare(a.Name, b.Name) }),
-			Model:     f.Spec.Model,
-			Algorithm: f.Spec.Algorithm,
-			Rounds:    f.Spec.Rounds,
-			Drain:     f.Spec.Drain,
-			Trainer:   f.Spec.Trainer,
+			Sites:      slices.SortedFunc(slices.Values(f.Spec.Sites), func(a, b v1alpha1.SiteReference) int { return cmp.Compare(a.Name, b.Name) }),
+			Model:      f.Spec.Model,
+			Algorithm:  f.Spec.Algorithm,
+			Rounds:     f.Spec.Rounds,
+			Evaluation: f.Spec.Evaluation,
+			Data:       f.Spec.Data,
+			Drain:      f.Spec.Drain,
+			Trainer:    f.Spec.Trainer,
 		},
 	}
 	var b strings.Builder

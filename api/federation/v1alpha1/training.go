@@ -44,6 +44,8 @@ type GateSpec struct {
 // sites can read: ranges are leased to members with their grants and consumed with
 // the commits that used them, so that no sample counts twice and none is left out.
 // Without it each site trains on data of its own.
+//
+// +kubebuilder:validation:XValidation:rule="self.samples >= oldSelf.samples",message="the corpus may grow, not shrink: samples that are counted already would be none; make a new Federation for another corpus",fieldPath=".samples",reason=FieldValueForbidden
 type DataSpec struct {
 	// Samples of the corpus, which trainers number from 0.
 	// +kubebuilder:validation:Minimum=1

@@ -1,0 +1,51 @@
+package resources
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+)
+
+// Each field of the spec is the coordinator's, or is known not to be: a new one
+// that nobody thought of would have no effect on Kubernetes.
+func TestEveryFieldOfASpecReachesTheCoordinatorOrIsKnownNotTo(t *testing.T) {
+	f := &v1alpha1.Federation{Spec: v1alpha1.FederationSpec{
+		Sites: []v1alpha1.SiteReference{{Name: "porto"}}, Model: v1alpha1.ModelSpec{Source: v1alpha1.ModelFromSite},
+		Algorithm: v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo}, Rounds: v1alpha1.RoundsSpec{Total: 1},
+		Evaluation: v1alpha1.EvaluationSpec{Every: 2}, Data: &v1alpha1.DataSpec{Samples: 3}, Drain: v1alpha1.DrainSpec{GraceSeconds: 4},
+		Trainer: map[string]string{"lr": "5"},
+	}}
+	text, err := coordinatorConfig(f, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(text, "\n---")
+	var got struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(first), &got); err != nil {
+		t.Fatal(err)
+	}
+	operators := []string{"maxSites", "energy", "events", "state", "link", "coordinator", "agent"}
+	spec := reflect.TypeFor[v1alpha1.FederationSpec]()
+	for i := range spec.NumField() {
+		name, _, _ := strings.Cut(spec.Field(i).Tag.Get("json"), ",")
+		if _, passed := got.Spec[name]; passed == slices.Contains(operators, name) {
+			t.Errorf("spec.%s: passed on %v", name, passed)
+		}
+	}
+}
+
+func TestAGateThatTheCoordinatorWouldRefuseIsRefusedHere(t *testing.T) {
+	margin := resource.MustParse("-0.1")
+	f := &v1alpha1.Federation{Spec: v1alpha1.FederationSpec{Evaluation: v1alpha1.EvaluationSpec{Every: 1, Gate: &v1alpha1.GateSpec{Margin: &margin}}}}
+	if _, err := coordinatorConfig(f, nil); err == nil || !strings.Contains(err.Error(), "gate.margin") {
+		t.Error(err)
+	}
+}
