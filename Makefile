@@ -105,11 +105,12 @@ fuzz: check-go ## Run every fuzz target for FUZZTIME (5000x: so many inputs; or 
 	  done; done
 
 .PHONY: bench
-bench: check-go ## Benchmarks, bytes on the wire and memory per site (minutes, 5 GB in TMPDIR)
+bench: check-go ## Benchmarks, bytes on the wire, memory per site, mixed speeds, transfers (half an hour, 6 GB in TMPDIR)
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./internal/... ./coordinator/... ./siteagent/...
 	$(GO) run ./examples/bench wire
 	$(GO) run ./examples/bench memory
 	$(GO) run ./examples/bench mixed
+	$(GO) run ./examples/bench transfer --json bench/results.json
 
 CONVERGENCE ?=
 .PHONY: bench-convergence
