@@ -136,6 +136,33 @@ func TestTheModelCannotChangeOnceTrainingHasStarted(t *testing.T) {
 	}
 }
 
+func TestACorpusGrowsAndDoesNotShrink(t *testing.T) {
+	e, ctx := Shared(t), context.Background()
+	f := federation(e.Namespace(t), "corpus")
+	f.Spec.Data = &v1alpha1.DataSpec{Samples: 100}
+	if err := e.Client.Create(ctx, f); err != nil {
+		t.Fatal(err)
+	}
+	f.Spec.Data.Samples = 200
+	if err := e.Client.Update(ctx, f); err != nil {
+		t.Fatal(err)
+	}
+	f.Spec.Data.Samples = 199
+	refused(t, e.Client.Update(ctx, f), "may grow, not shrink")
+}
+
+func TestAGateNeedsEvaluationsAndAnEvaluatingSiteIsOneOfTheFederations(t *testing.T) {
+	e := Shared(t)
+	for says, evaluation := range map[string]v1alpha1.EvaluationSpec{
+		"the gate needs evaluations": {Gate: &v1alpha1.GateSpec{}},
+		"none of the federation's":   {Every: 1, Site: "elsewhere"},
+	} {
+		f := federation(e.Namespace(t), "evaluated")
+		f.Spec.Evaluation = evaluation
+		refused(t, e.Client.Create(context.Background(), f, client.DryRunAll), says)
+	}
+}
+
 func TestScaleMovesMaxSitesDownToZero(t *testing.T) {
 	e, ctx := Shared(t), context.Background()
 	f := federation(e.Namespace(t), "scaled")
