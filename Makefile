@@ -70,9 +70,9 @@ python: ## Build the Python SDK's wheel into siteagent/python/dist (setuptools c
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 .PHONY: test-python
 test-python: check-go ## Tests of the Python SDK; PYTHON=... chooses the interpreter (PyTorch and numpy are used where it has them)
-	@if [ -n "$${CI:-}" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! $(PYTHON) -c 'import torch' 2>/dev/null; then \
-	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch; } </dev/null >/dev/null \
-	    || { echo "make: python3-torch could not be installed, and CI runs all tests"; exit 1; }; \
+	@if [ -n "$${CI:-}" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! $(PYTHON) -c 'import pip, torch' 2>/dev/null; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch python3-pip; } </dev/null >/dev/null \
+	    || { echo "make: python3-torch and python3-pip could not be installed, and CI runs all tests"; exit 1; }; \
 	fi
 	cd siteagent/python && $(PYTHON) -m unittest
 
