@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // Process is a child process in a process group of its own, which appends what it
@@ -61,20 +60,6 @@ func (p *Process) Signal(s syscall.Signal) error {
 func (p *Process) Kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.done
-}
-
-// Stop asks the process to end and kills it when the grace is over. It says
-// whether it ended by itself.
-func (p *Process) Stop(grace time.Duration) bool {
-	_ = p.Signal(syscall.SIGTERM)
-	select {
-	case <-p.done:
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // children it left behind
-		return true
-	case <-time.After(grace):
-		p.Kill()
-		return false
-	}
 }
 
 // Tail is the end of the log, at most so many bytes.

@@ -84,9 +84,6 @@ func NewModel(c Config) (*Model, error) {
 	return m, nil
 }
 
-// Layout is the model's tensors.
-func (m *Model) Layout() *tensor.Layout { return m.layout }
-
 // Weights is the flat vector of weights in layout order, to read; LoadWeights
 // changes them.
 func (m *Model) Weights() []float32 { return m.theta }
