@@ -1,6 +1,6 @@
 module girassol.dev/examples/convergence
 
-go 1.26.0
+go 1.26.3
 
 require (
 	girassol.dev v0.0.0

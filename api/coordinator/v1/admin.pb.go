@@ -78,6 +78,651 @@ func (Membership) EnumDescriptor() ([]byte, []int) {
 	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+type CreateTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Site  string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	// Life of the token; 0 means an hour, at most 30 days.
+	TtlMs         int64 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenRequest) Reset() {
+	*x = CreateTokenRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenRequest) ProtoMessage() {}
+
+func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
+func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CreateTokenRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *CreateTokenRequest) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+type CreateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shown once and kept nowhere: the coordinator has its hash. It names the
+	// authority by hash, so that the agent knows whom it speaks to.
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	ExpiresUnixMs int64  `protobuf:"varint,3,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTokenResponse) Reset() {
+	*x = CreateTokenResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTokenResponse) ProtoMessage() {}
+
+func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
+func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CreateTokenResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+type ListIdentitiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIdentitiesRequest) Reset() {
+	*x = ListIdentitiesRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIdentitiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIdentitiesRequest) ProtoMessage() {}
+
+func (x *ListIdentitiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIdentitiesRequest.ProtoReflect.Descriptor instead.
+func (*ListIdentitiesRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+type ListIdentitiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []*TokenStatus         `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	Certificates  []*CertificateStatus   `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIdentitiesResponse) Reset() {
+	*x = ListIdentitiesResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIdentitiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIdentitiesResponse) ProtoMessage() {}
+
+func (x *ListIdentitiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIdentitiesResponse.ProtoReflect.Descriptor instead.
+func (*ListIdentitiesResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ListIdentitiesResponse) GetTokens() []*TokenStatus {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *ListIdentitiesResponse) GetCertificates() []*CertificateStatus {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+type TokenStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Site          string                 `protobuf:"bytes,2,opt,name=site,proto3" json:"site,omitempty"`
+	ExpiresUnixMs int64                  `protobuf:"varint,3,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenStatus) Reset() {
+	*x = TokenStatus{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenStatus) ProtoMessage() {}
+
+func (x *TokenStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
+func (*TokenStatus) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TokenStatus) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TokenStatus) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *TokenStatus) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+type CertificateStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hexadecimal.
+	Serial          string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	Site            string `protobuf:"bytes,2,opt,name=site,proto3" json:"site,omitempty"`
+	NotBeforeUnixMs int64  `protobuf:"varint,3,opt,name=not_before_unix_ms,json=notBeforeUnixMs,proto3" json:"not_before_unix_ms,omitempty"`
+	NotAfterUnixMs  int64  `protobuf:"varint,4,opt,name=not_after_unix_ms,json=notAfterUnixMs,proto3" json:"not_after_unix_ms,omitempty"`
+	// 0: in force.
+	RevokedUnixMs int64  `protobuf:"varint,5,opt,name=revoked_unix_ms,json=revokedUnixMs,proto3" json:"revoked_unix_ms,omitempty"`
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateStatus) Reset() {
+	*x = CertificateStatus{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateStatus) ProtoMessage() {}
+
+func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
+func (*CertificateStatus) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CertificateStatus) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetNotBeforeUnixMs() int64 {
+	if x != nil {
+		return x.NotBeforeUnixMs
+	}
+	return 0
+}
+
+func (x *CertificateStatus) GetNotAfterUnixMs() int64 {
+	if x != nil {
+		return x.NotAfterUnixMs
+	}
+	return 0
+}
+
+func (x *CertificateStatus) GetRevokedUnixMs() int64 {
+	if x != nil {
+		return x.RevokedUnixMs
+	}
+	return 0
+}
+
+func (x *CertificateStatus) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type RevokeIdentityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one of the three.
+	Site          string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	Serial        string `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	TokenId       string `protobuf:"bytes,3,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeIdentityRequest) Reset() {
+	*x = RevokeIdentityRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeIdentityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeIdentityRequest) ProtoMessage() {}
+
+func (x *RevokeIdentityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeIdentityRequest.ProtoReflect.Descriptor instead.
+func (*RevokeIdentityRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RevokeIdentityRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *RevokeIdentityRequest) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *RevokeIdentityRequest) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+func (x *RevokeIdentityRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type RevokeIdentityResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificates  uint32                 `protobuf:"varint,1,opt,name=certificates,proto3" json:"certificates,omitempty"`
+	Tokens        uint32                 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Sessions      uint32                 `protobuf:"varint,3,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeIdentityResponse) Reset() {
+	*x = RevokeIdentityResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeIdentityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeIdentityResponse) ProtoMessage() {}
+
+func (x *RevokeIdentityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeIdentityResponse.ProtoReflect.Descriptor instead.
+func (*RevokeIdentityResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RevokeIdentityResponse) GetCertificates() uint32 {
+	if x != nil {
+		return x.Certificates
+	}
+	return 0
+}
+
+func (x *RevokeIdentityResponse) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *RevokeIdentityResponse) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+type LinkTestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Site  string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	// Most bytes each way; 0 means 16 MiB.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkTestRequest) Reset() {
+	*x = LinkTestRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkTestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkTestRequest) ProtoMessage() {}
+
+func (x *LinkTestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkTestRequest.ProtoReflect.Descriptor instead.
+func (*LinkTestRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LinkTestRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *LinkTestRequest) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type LinkTestResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*MemberLink          `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkTestResponse) Reset() {
+	*x = LinkTestResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkTestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkTestResponse) ProtoMessage() {}
+
+func (x *LinkTestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkTestResponse.ProtoReflect.Descriptor instead.
+func (*LinkTestResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LinkTestResponse) GetMembers() []*MemberLink {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type MemberLink struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Result *LinkTestResult        `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	Link   *Link                  `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`
+	// Estimated time of a round's upload and download over this link, with the
+	// present algorithm and model; unset before there is a model.
+	RoundTransferSeconds *float64 `protobuf:"fixed64,4,opt,name=round_transfer_seconds,json=roundTransferSeconds,proto3,oneof" json:"round_transfer_seconds,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *MemberLink) Reset() {
+	*x = MemberLink{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberLink) ProtoMessage() {}
+
+func (x *MemberLink) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberLink.ProtoReflect.Descriptor instead.
+func (*MemberLink) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *MemberLink) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MemberLink) GetResult() *LinkTestResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *MemberLink) GetLink() *Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *MemberLink) GetRoundTransferSeconds() float64 {
+	if x != nil && x.RoundTransferSeconds != nil {
+		return *x.RoundTransferSeconds
+	}
+	return 0
+}
+
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Site          string                 `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
@@ -87,7 +732,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -99,7 +744,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[0]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -112,7 +757,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExplainRequest) GetSite() string {
@@ -134,7 +779,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -146,7 +791,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[1]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -159,7 +804,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainResponse) GetFacts() []*Fact {
@@ -186,7 +831,7 @@ type Fact struct {
 
 func (x *Fact) Reset() {
 	*x = Fact{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -198,7 +843,7 @@ func (x *Fact) String() string {
 func (*Fact) ProtoMessage() {}
 
 func (x *Fact) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[2]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -211,7 +856,7 @@ func (x *Fact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fact.ProtoReflect.Descriptor instead.
 func (*Fact) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Fact) GetName() string {
@@ -241,7 +886,7 @@ type SetOverrideRequest struct {
 
 func (x *SetOverrideRequest) Reset() {
 	*x = SetOverrideRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +898,7 @@ func (x *SetOverrideRequest) String() string {
 func (*SetOverrideRequest) ProtoMessage() {}
 
 func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[3]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +911,7 @@ func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverrideRequest.ProtoReflect.Descriptor instead.
 func (*SetOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetOverrideRequest) GetSite() string {
@@ -307,7 +952,7 @@ type SetOverrideResponse struct {
 
 func (x *SetOverrideResponse) Reset() {
 	*x = SetOverrideResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +964,7 @@ func (x *SetOverrideResponse) String() string {
 func (*SetOverrideResponse) ProtoMessage() {}
 
 func (x *SetOverrideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[4]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +977,7 @@ func (x *SetOverrideResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverrideResponse.ProtoReflect.Descriptor instead.
 func (*SetOverrideResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetOverrideResponse) GetUntilUnixMs() int64 {
@@ -351,7 +996,7 @@ type ClearOverrideRequest struct {
 
 func (x *ClearOverrideRequest) Reset() {
 	*x = ClearOverrideRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +1008,7 @@ func (x *ClearOverrideRequest) String() string {
 func (*ClearOverrideRequest) ProtoMessage() {}
 
 func (x *ClearOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[5]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +1021,7 @@ func (x *ClearOverrideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearOverrideRequest.ProtoReflect.Descriptor instead.
 func (*ClearOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClearOverrideRequest) GetSite() string {
@@ -394,7 +1039,7 @@ type ClearOverrideResponse struct {
 
 func (x *ClearOverrideResponse) Reset() {
 	*x = ClearOverrideResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +1051,7 @@ func (x *ClearOverrideResponse) String() string {
 func (*ClearOverrideResponse) ProtoMessage() {}
 
 func (x *ClearOverrideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[6]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +1064,7 @@ func (x *ClearOverrideResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearOverrideResponse.ProtoReflect.Descriptor instead.
 func (*ClearOverrideResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type RollbackRequest struct {
@@ -433,7 +1078,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +1090,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[7]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +1103,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RollbackRequest) GetVersion() uint64 {
@@ -487,7 +1132,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +1144,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[8]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +1157,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RollbackResponse) GetVersion() uint64 {
@@ -544,7 +1189,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +1201,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[9]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +1214,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 // ReportResponse is the same report twice; signals/ledger.Report documents it.
@@ -583,7 +1228,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +1240,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[10]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +1253,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReportResponse) GetCsv() string {
@@ -633,7 +1278,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +1290,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[11]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +1303,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type WatchRequest struct {
@@ -671,7 +1316,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +1328,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[12]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +1341,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -724,7 +1369,7 @@ type SetMembershipRequest struct {
 
 func (x *SetMembershipRequest) Reset() {
 	*x = SetMembershipRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +1381,7 @@ func (x *SetMembershipRequest) String() string {
 func (*SetMembershipRequest) ProtoMessage() {}
 
 func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[13]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +1394,7 @@ func (x *SetMembershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipRequest.ProtoReflect.Descriptor instead.
 func (*SetMembershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetMembershipRequest) GetSite() string {
@@ -808,7 +1453,7 @@ type SetMembershipResponse struct {
 
 func (x *SetMembershipResponse) Reset() {
 	*x = SetMembershipResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +1465,7 @@ func (x *SetMembershipResponse) String() string {
 func (*SetMembershipResponse) ProtoMessage() {}
 
 func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[14]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +1478,7 @@ func (x *SetMembershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembershipResponse.ProtoReflect.Descriptor instead.
 func (*SetMembershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SetMembershipResponse) GetChanged() bool {
@@ -886,7 +1531,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1543,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[15]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1556,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Signal) GetKind() string {
@@ -989,7 +1634,7 @@ type Intensity struct {
 
 func (x *Intensity) Reset() {
 	*x = Intensity{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1646,7 @@ func (x *Intensity) String() string {
 func (*Intensity) ProtoMessage() {}
 
 func (x *Intensity) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[16]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1659,7 @@ func (x *Intensity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Intensity.ProtoReflect.Descriptor instead.
 func (*Intensity) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Intensity) GetGramsPerKwh() float64 {
@@ -1047,7 +1692,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1704,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[17]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1717,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PauseRequest) GetMessage() string {
@@ -1090,7 +1735,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1747,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1760,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 type ResumeRequest struct {
@@ -1126,7 +1771,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1783,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1796,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type ResumeResponse struct {
@@ -1162,7 +1807,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1819,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[20]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1832,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 type FederationStatus struct {
@@ -1230,7 +1875,7 @@ type FederationStatus struct {
 
 func (x *FederationStatus) Reset() {
 	*x = FederationStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1887,7 @@ func (x *FederationStatus) String() string {
 func (*FederationStatus) ProtoMessage() {}
 
 func (x *FederationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[21]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1900,7 @@ func (x *FederationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FederationStatus.ProtoReflect.Descriptor instead.
 func (*FederationStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FederationStatus) GetFederation() string {
@@ -1442,7 +2087,7 @@ type RollbackStatus struct {
 
 func (x *RollbackStatus) Reset() {
 	*x = RollbackStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +2099,7 @@ func (x *RollbackStatus) String() string {
 func (*RollbackStatus) ProtoMessage() {}
 
 func (x *RollbackStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[22]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +2112,7 @@ func (x *RollbackStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackStatus.ProtoReflect.Descriptor instead.
 func (*RollbackStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RollbackStatus) GetVersion() uint64 {
@@ -1528,7 +2173,7 @@ type GateStatus struct {
 
 func (x *GateStatus) Reset() {
 	*x = GateStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +2185,7 @@ func (x *GateStatus) String() string {
 func (*GateStatus) ProtoMessage() {}
 
 func (x *GateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[23]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +2198,7 @@ func (x *GateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateStatus.ProtoReflect.Descriptor instead.
 func (*GateStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GateStatus) GetVerdict() string {
@@ -1611,7 +2256,7 @@ type DataStatus struct {
 
 func (x *DataStatus) Reset() {
 	*x = DataStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +2268,7 @@ func (x *DataStatus) String() string {
 func (*DataStatus) ProtoMessage() {}
 
 func (x *DataStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[24]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +2281,7 @@ func (x *DataStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataStatus.ProtoReflect.Descriptor instead.
 func (*DataStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DataStatus) GetPass() uint64 {
@@ -1687,7 +2332,7 @@ type RoundStatus struct {
 
 func (x *RoundStatus) Reset() {
 	*x = RoundStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2344,7 @@ func (x *RoundStatus) String() string {
 func (*RoundStatus) ProtoMessage() {}
 
 func (x *RoundStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[25]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2357,7 @@ func (x *RoundStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoundStatus.ProtoReflect.Descriptor instead.
 func (*RoundStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RoundStatus) GetNumber() uint64 {
@@ -1789,7 +2434,7 @@ type VoidRound struct {
 
 func (x *VoidRound) Reset() {
 	*x = VoidRound{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +2446,7 @@ func (x *VoidRound) String() string {
 func (*VoidRound) ProtoMessage() {}
 
 func (x *VoidRound) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[26]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +2459,7 @@ func (x *VoidRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VoidRound.ProtoReflect.Descriptor instead.
 func (*VoidRound) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VoidRound) GetNumber() uint64 {
@@ -1856,13 +2501,15 @@ type SiteStatus struct {
 	// From the site's last admission to the first step of one of its members, as the
 	// coordinator saw it; unset before.
 	FirstStepSeconds *float64 `protobuf:"fixed64,13,opt,name=first_step_seconds,json=firstStepSeconds,proto3,oneof" json:"first_step_seconds,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// In quarantine: its updates are refused by spec.admission; unset otherwise.
+	Quarantine    *Quarantine `protobuf:"bytes,14,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SiteStatus) Reset() {
 	*x = SiteStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +2521,7 @@ func (x *SiteStatus) String() string {
 func (*SiteStatus) ProtoMessage() {}
 
 func (x *SiteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[27]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +2534,7 @@ func (x *SiteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteStatus.ProtoReflect.Descriptor instead.
 func (*SiteStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SiteStatus) GetName() string {
@@ -1981,6 +2628,74 @@ func (x *SiteStatus) GetFirstStepSeconds() float64 {
 	return 0
 }
 
+func (x *SiteStatus) GetQuarantine() *Quarantine {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+type Quarantine struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Reason  string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// First round in which its updates count again; a person's ADMIT ends it at once.
+	UntilRound    uint64 `protobuf:"varint,3,opt,name=until_round,json=untilRound,proto3" json:"until_round,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantine) Reset() {
+	*x = Quarantine{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantine) ProtoMessage() {}
+
+func (x *Quarantine) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
+func (*Quarantine) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Quarantine) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Quarantine) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Quarantine) GetUntilRound() uint64 {
+	if x != nil {
+		return x.UntilRound
+	}
+	return 0
+}
+
 type MemberStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Node           string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2004,15 +2719,17 @@ type MemberStatus struct {
 	AgentVersion string    `protobuf:"bytes,17,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	Energy       *Energy   `protobuf:"bytes,18,opt,name=energy,proto3" json:"energy,omitempty"`
 	// How the trainer works, in its own words.
-	Trainer       map[string]string `protobuf:"bytes,19,rep,name=trainer,proto3" json:"trainer,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	WarmStart     *WarmStart        `protobuf:"bytes,20,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
+	Trainer   map[string]string `protobuf:"bytes,19,rep,name=trainer,proto3" json:"trainer,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	WarmStart *WarmStart        `protobuf:"bytes,20,opt,name=warm_start,json=warmStart,proto3" json:"warm_start,omitempty"`
+	// As the agent sees it, with the mode that the coordinator sees.
+	Link          *Link `protobuf:"bytes,21,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2741,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[28]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2754,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MemberStatus) GetNode() string {
@@ -2180,6 +2897,13 @@ func (x *MemberStatus) GetWarmStart() *WarmStart {
 	return nil
 }
 
+func (x *MemberStatus) GetLink() *Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
 // LedgerStatus: energy and emissions since the start of the run. Marginal and
 // average are two ledgers and are never added.
 type LedgerStatus struct {
@@ -2201,7 +2925,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2937,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[29]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2950,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LedgerStatus) GetEnergyKwh() float64 {
@@ -2291,7 +3015,7 @@ type EventsStatus struct {
 
 func (x *EventsStatus) Reset() {
 	*x = EventsStatus{}
-	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +3027,7 @@ func (x *EventsStatus) String() string {
 func (*EventsStatus) ProtoMessage() {}
 
 func (x *EventsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_admin_proto_msgTypes[30]
+	mi := &file_coordinator_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +3040,7 @@ func (x *EventsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsStatus.ProtoReflect.Descriptor instead.
 func (*EventsStatus) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EventsStatus) GetState() string {
@@ -2351,7 +3075,50 @@ var File_coordinator_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1acoordinator/v1/admin.proto\x12\x17girassol.coordinator.v1\x1a\x1acoordinator/v1/fleet.proto\"$\n" +
+	"\x1acoordinator/v1/admin.proto\x12\x17girassol.coordinator.v1\x1a\x1acoordinator/v1/fleet.proto\"?\n" +
+	"\x12CreateTokenRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x15\n" +
+	"\x06ttl_ms\x18\x02 \x01(\x03R\x05ttlMs\"c\n" +
+	"\x13CreateTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12&\n" +
+	"\x0fexpires_unix_ms\x18\x03 \x01(\x03R\rexpiresUnixMs\"\x17\n" +
+	"\x15ListIdentitiesRequest\"\xa6\x01\n" +
+	"\x16ListIdentitiesResponse\x12<\n" +
+	"\x06tokens\x18\x01 \x03(\v2$.girassol.coordinator.v1.TokenStatusR\x06tokens\x12N\n" +
+	"\fcertificates\x18\x02 \x03(\v2*.girassol.coordinator.v1.CertificateStatusR\fcertificates\"Y\n" +
+	"\vTokenStatus\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04site\x18\x02 \x01(\tR\x04site\x12&\n" +
+	"\x0fexpires_unix_ms\x18\x03 \x01(\x03R\rexpiresUnixMs\"\xd9\x01\n" +
+	"\x11CertificateStatus\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04site\x18\x02 \x01(\tR\x04site\x12+\n" +
+	"\x12not_before_unix_ms\x18\x03 \x01(\x03R\x0fnotBeforeUnixMs\x12)\n" +
+	"\x11not_after_unix_ms\x18\x04 \x01(\x03R\x0enotAfterUnixMs\x12&\n" +
+	"\x0frevoked_unix_ms\x18\x05 \x01(\x03R\rrevokedUnixMs\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"x\n" +
+	"\x15RevokeIdentityRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x19\n" +
+	"\btoken_id\x18\x03 \x01(\tR\atokenId\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"p\n" +
+	"\x16RevokeIdentityResponse\x12\"\n" +
+	"\fcertificates\x18\x01 \x01(\rR\fcertificates\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\rR\x06tokens\x12\x1a\n" +
+	"\bsessions\x18\x03 \x01(\rR\bsessions\";\n" +
+	"\x0fLinkTestRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"Q\n" +
+	"\x10LinkTestResponse\x12=\n" +
+	"\amembers\x18\x01 \x03(\v2#.girassol.coordinator.v1.MemberLinkR\amembers\"\xea\x01\n" +
+	"\n" +
+	"MemberLink\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12?\n" +
+	"\x06result\x18\x02 \x01(\v2'.girassol.coordinator.v1.LinkTestResultR\x06result\x121\n" +
+	"\x04link\x18\x03 \x01(\v2\x1d.girassol.coordinator.v1.LinkR\x04link\x129\n" +
+	"\x16round_transfer_seconds\x18\x04 \x01(\x01H\x00R\x14roundTransferSeconds\x88\x01\x01B\x19\n" +
+	"\x17_round_transfer_seconds\"$\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"Z\n" +
 	"\x0fExplainResponse\x123\n" +
@@ -2501,7 +3268,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\tVoidRound\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xc8\x04\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x8d\x05\n" +
 	"\n" +
 	"SiteStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -2519,8 +3286,17 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	" \x01(\x04R\asamples\x12)\n" +
 	"\x10training_seconds\x18\v \x01(\x01R\x0ftrainingSeconds\x12=\n" +
 	"\x06ledger\x18\f \x01(\v2%.girassol.coordinator.v1.LedgerStatusR\x06ledger\x121\n" +
-	"\x12first_step_seconds\x18\r \x01(\x01H\x00R\x10firstStepSeconds\x88\x01\x01B\x15\n" +
-	"\x13_first_step_seconds\"\xdc\x06\n" +
+	"\x12first_step_seconds\x18\r \x01(\x01H\x00R\x10firstStepSeconds\x88\x01\x01\x12C\n" +
+	"\n" +
+	"quarantine\x18\x0e \x01(\v2#.girassol.coordinator.v1.QuarantineR\n" +
+	"quarantineB\x15\n" +
+	"\x13_first_step_seconds\"_\n" +
+	"\n" +
+	"Quarantine\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1f\n" +
+	"\vuntil_round\x18\x03 \x01(\x04R\n" +
+	"untilRound\"\x8f\a\n" +
 	"\fMemberStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
@@ -2544,7 +3320,8 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x06energy\x18\x12 \x01(\v2\x1f.girassol.coordinator.v1.EnergyR\x06energy\x12L\n" +
 	"\atrainer\x18\x13 \x03(\v22.girassol.coordinator.v1.MemberStatus.TrainerEntryR\atrainer\x12A\n" +
 	"\n" +
-	"warm_start\x18\x14 \x01(\v2\".girassol.coordinator.v1.WarmStartR\twarmStart\x1a:\n" +
+	"warm_start\x18\x14 \x01(\v2\".girassol.coordinator.v1.WarmStartR\twarmStart\x121\n" +
+	"\x04link\x18\x15 \x01(\v2\x1d.girassol.coordinator.v1.LinkR\x04link\x1a:\n" +
 	"\fTrainerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -2571,7 +3348,7 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x16MEMBERSHIP_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MEMBERSHIP_ADMIT\x10\x01\x12\x14\n" +
 	"\x10MEMBERSHIP_DRAIN\x10\x02\x12\x16\n" +
-	"\x12MEMBERSHIP_EXCLUDE\x10\x032\xd8\a\n" +
+	"\x12MEMBERSHIP_EXCLUDE\x10\x032\x89\v\n" +
 	"\x05Admin\x12[\n" +
 	"\x06Status\x12&.girassol.coordinator.v1.StatusRequest\x1a).girassol.coordinator.v1.FederationStatus\x12[\n" +
 	"\x05Watch\x12%.girassol.coordinator.v1.WatchRequest\x1a).girassol.coordinator.v1.FederationStatus0\x01\x12n\n" +
@@ -2582,7 +3359,11 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\vSetOverride\x12+.girassol.coordinator.v1.SetOverrideRequest\x1a,.girassol.coordinator.v1.SetOverrideResponse\x12n\n" +
 	"\rClearOverride\x12-.girassol.coordinator.v1.ClearOverrideRequest\x1a..girassol.coordinator.v1.ClearOverrideResponse\x12_\n" +
 	"\bRollback\x12(.girassol.coordinator.v1.RollbackRequest\x1a).girassol.coordinator.v1.RollbackResponse\x12Y\n" +
-	"\x06Report\x12&.girassol.coordinator.v1.ReportRequest\x1a'.girassol.coordinator.v1.ReportResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x06Report\x12&.girassol.coordinator.v1.ReportRequest\x1a'.girassol.coordinator.v1.ReportResponse\x12h\n" +
+	"\vCreateToken\x12+.girassol.coordinator.v1.CreateTokenRequest\x1a,.girassol.coordinator.v1.CreateTokenResponse\x12q\n" +
+	"\x0eListIdentities\x12..girassol.coordinator.v1.ListIdentitiesRequest\x1a/.girassol.coordinator.v1.ListIdentitiesResponse\x12q\n" +
+	"\x0eRevokeIdentity\x12..girassol.coordinator.v1.RevokeIdentityRequest\x1a/.girassol.coordinator.v1.RevokeIdentityResponse\x12_\n" +
+	"\bLinkTest\x12(.girassol.coordinator.v1.LinkTestRequest\x1a).girassol.coordinator.v1.LinkTestResponseB/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_coordinator_v1_admin_proto_rawDescOnce sync.Once
@@ -2597,98 +3378,127 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_coordinator_v1_admin_proto_goTypes = []any{
-	(Membership)(0),               // 0: girassol.coordinator.v1.Membership
-	(*ExplainRequest)(nil),        // 1: girassol.coordinator.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 2: girassol.coordinator.v1.ExplainResponse
-	(*Fact)(nil),                  // 3: girassol.coordinator.v1.Fact
-	(*SetOverrideRequest)(nil),    // 4: girassol.coordinator.v1.SetOverrideRequest
-	(*SetOverrideResponse)(nil),   // 5: girassol.coordinator.v1.SetOverrideResponse
-	(*ClearOverrideRequest)(nil),  // 6: girassol.coordinator.v1.ClearOverrideRequest
-	(*ClearOverrideResponse)(nil), // 7: girassol.coordinator.v1.ClearOverrideResponse
-	(*RollbackRequest)(nil),       // 8: girassol.coordinator.v1.RollbackRequest
-	(*RollbackResponse)(nil),      // 9: girassol.coordinator.v1.RollbackResponse
-	(*ReportRequest)(nil),         // 10: girassol.coordinator.v1.ReportRequest
-	(*ReportResponse)(nil),        // 11: girassol.coordinator.v1.ReportResponse
-	(*StatusRequest)(nil),         // 12: girassol.coordinator.v1.StatusRequest
-	(*WatchRequest)(nil),          // 13: girassol.coordinator.v1.WatchRequest
-	(*SetMembershipRequest)(nil),  // 14: girassol.coordinator.v1.SetMembershipRequest
-	(*SetMembershipResponse)(nil), // 15: girassol.coordinator.v1.SetMembershipResponse
-	(*Signal)(nil),                // 16: girassol.coordinator.v1.Signal
-	(*Intensity)(nil),             // 17: girassol.coordinator.v1.Intensity
-	(*PauseRequest)(nil),          // 18: girassol.coordinator.v1.PauseRequest
-	(*PauseResponse)(nil),         // 19: girassol.coordinator.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 20: girassol.coordinator.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 21: girassol.coordinator.v1.ResumeResponse
-	(*FederationStatus)(nil),      // 22: girassol.coordinator.v1.FederationStatus
-	(*RollbackStatus)(nil),        // 23: girassol.coordinator.v1.RollbackStatus
-	(*GateStatus)(nil),            // 24: girassol.coordinator.v1.GateStatus
-	(*DataStatus)(nil),            // 25: girassol.coordinator.v1.DataStatus
-	(*RoundStatus)(nil),           // 26: girassol.coordinator.v1.RoundStatus
-	(*VoidRound)(nil),             // 27: girassol.coordinator.v1.VoidRound
-	(*SiteStatus)(nil),            // 28: girassol.coordinator.v1.SiteStatus
-	(*MemberStatus)(nil),          // 29: girassol.coordinator.v1.MemberStatus
-	(*LedgerStatus)(nil),          // 30: girassol.coordinator.v1.LedgerStatus
-	(*EventsStatus)(nil),          // 31: girassol.coordinator.v1.EventsStatus
-	nil,                           // 32: girassol.coordinator.v1.MemberStatus.TrainerEntry
-	(*Algorithm)(nil),             // 33: girassol.coordinator.v1.Algorithm
-	(*Evaluation)(nil),            // 34: girassol.coordinator.v1.Evaluation
-	(MemberState)(0),              // 35: girassol.coordinator.v1.MemberState
-	(*Hardware)(nil),              // 36: girassol.coordinator.v1.Hardware
-	(*Energy)(nil),                // 37: girassol.coordinator.v1.Energy
-	(*WarmStart)(nil),             // 38: girassol.coordinator.v1.WarmStart
+	(Membership)(0),                // 0: girassol.coordinator.v1.Membership
+	(*CreateTokenRequest)(nil),     // 1: girassol.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),    // 2: girassol.coordinator.v1.CreateTokenResponse
+	(*ListIdentitiesRequest)(nil),  // 3: girassol.coordinator.v1.ListIdentitiesRequest
+	(*ListIdentitiesResponse)(nil), // 4: girassol.coordinator.v1.ListIdentitiesResponse
+	(*TokenStatus)(nil),            // 5: girassol.coordinator.v1.TokenStatus
+	(*CertificateStatus)(nil),      // 6: girassol.coordinator.v1.CertificateStatus
+	(*RevokeIdentityRequest)(nil),  // 7: girassol.coordinator.v1.RevokeIdentityRequest
+	(*RevokeIdentityResponse)(nil), // 8: girassol.coordinator.v1.RevokeIdentityResponse
+	(*LinkTestRequest)(nil),        // 9: girassol.coordinator.v1.LinkTestRequest
+	(*LinkTestResponse)(nil),       // 10: girassol.coordinator.v1.LinkTestResponse
+	(*MemberLink)(nil),             // 11: girassol.coordinator.v1.MemberLink
+	(*ExplainRequest)(nil),         // 12: girassol.coordinator.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 13: girassol.coordinator.v1.ExplainResponse
+	(*Fact)(nil),                   // 14: girassol.coordinator.v1.Fact
+	(*SetOverrideRequest)(nil),     // 15: girassol.coordinator.v1.SetOverrideRequest
+	(*SetOverrideResponse)(nil),    // 16: girassol.coordinator.v1.SetOverrideResponse
+	(*ClearOverrideRequest)(nil),   // 17: girassol.coordinator.v1.ClearOverrideRequest
+	(*ClearOverrideResponse)(nil),  // 18: girassol.coordinator.v1.ClearOverrideResponse
+	(*RollbackRequest)(nil),        // 19: girassol.coordinator.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 20: girassol.coordinator.v1.RollbackResponse
+	(*ReportRequest)(nil),          // 21: girassol.coordinator.v1.ReportRequest
+	(*ReportResponse)(nil),         // 22: girassol.coordinator.v1.ReportResponse
+	(*StatusRequest)(nil),          // 23: girassol.coordinator.v1.StatusRequest
+	(*WatchRequest)(nil),           // 24: girassol.coordinator.v1.WatchRequest
+	(*SetMembershipRequest)(nil),   // 25: girassol.coordinator.v1.SetMembershipRequest
+	(*SetMembershipResponse)(nil),  // 26: girassol.coordinator.v1.SetMembershipResponse
+	(*Signal)(nil),                 // 27: girassol.coordinator.v1.Signal
+	(*Intensity)(nil),              // 28: girassol.coordinator.v1.Intensity
+	(*PauseRequest)(nil),           // 29: girassol.coordinator.v1.PauseRequest
+	(*PauseResponse)(nil),          // 30: girassol.coordinator.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 31: girassol.coordinator.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 32: girassol.coordinator.v1.ResumeResponse
+	(*FederationStatus)(nil),       // 33: girassol.coordinator.v1.FederationStatus
+	(*RollbackStatus)(nil),         // 34: girassol.coordinator.v1.RollbackStatus
+	(*GateStatus)(nil),             // 35: girassol.coordinator.v1.GateStatus
+	(*DataStatus)(nil),             // 36: girassol.coordinator.v1.DataStatus
+	(*RoundStatus)(nil),            // 37: girassol.coordinator.v1.RoundStatus
+	(*VoidRound)(nil),              // 38: girassol.coordinator.v1.VoidRound
+	(*SiteStatus)(nil),             // 39: girassol.coordinator.v1.SiteStatus
+	(*Quarantine)(nil),             // 40: girassol.coordinator.v1.Quarantine
+	(*MemberStatus)(nil),           // 41: girassol.coordinator.v1.MemberStatus
+	(*LedgerStatus)(nil),           // 42: girassol.coordinator.v1.LedgerStatus
+	(*EventsStatus)(nil),           // 43: girassol.coordinator.v1.EventsStatus
+	nil,                            // 44: girassol.coordinator.v1.MemberStatus.TrainerEntry
+	(*LinkTestResult)(nil),         // 45: girassol.coordinator.v1.LinkTestResult
+	(*Link)(nil),                   // 46: girassol.coordinator.v1.Link
+	(*Algorithm)(nil),              // 47: girassol.coordinator.v1.Algorithm
+	(*Evaluation)(nil),             // 48: girassol.coordinator.v1.Evaluation
+	(MemberState)(0),               // 49: girassol.coordinator.v1.MemberState
+	(*Hardware)(nil),               // 50: girassol.coordinator.v1.Hardware
+	(*Energy)(nil),                 // 51: girassol.coordinator.v1.Energy
+	(*WarmStart)(nil),              // 52: girassol.coordinator.v1.WarmStart
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
-	3,  // 0: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
-	0,  // 1: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
-	16, // 2: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
-	0,  // 3: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
-	17, // 4: girassol.coordinator.v1.Signal.marginal:type_name -> girassol.coordinator.v1.Intensity
-	17, // 5: girassol.coordinator.v1.Signal.average:type_name -> girassol.coordinator.v1.Intensity
-	33, // 6: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	26, // 7: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
-	28, // 8: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
-	34, // 9: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	31, // 10: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
-	23, // 11: girassol.coordinator.v1.FederationStatus.last_rollback:type_name -> girassol.coordinator.v1.RollbackStatus
-	24, // 12: girassol.coordinator.v1.FederationStatus.gate:type_name -> girassol.coordinator.v1.GateStatus
-	25, // 13: girassol.coordinator.v1.FederationStatus.data:type_name -> girassol.coordinator.v1.DataStatus
-	27, // 14: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
-	0,  // 15: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
-	16, // 16: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
-	29, // 17: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
-	30, // 18: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
-	35, // 19: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
-	36, // 20: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
-	37, // 21: girassol.coordinator.v1.MemberStatus.energy:type_name -> girassol.coordinator.v1.Energy
-	32, // 22: girassol.coordinator.v1.MemberStatus.trainer:type_name -> girassol.coordinator.v1.MemberStatus.TrainerEntry
-	38, // 23: girassol.coordinator.v1.MemberStatus.warm_start:type_name -> girassol.coordinator.v1.WarmStart
-	12, // 24: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
-	13, // 25: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
-	14, // 26: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
-	18, // 27: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
-	20, // 28: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
-	1,  // 29: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
-	4,  // 30: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
-	6,  // 31: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
-	8,  // 32: girassol.coordinator.v1.Admin.Rollback:input_type -> girassol.coordinator.v1.RollbackRequest
-	10, // 33: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
-	22, // 34: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
-	22, // 35: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
-	15, // 36: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
-	19, // 37: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
-	21, // 38: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
-	2,  // 39: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
-	5,  // 40: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
-	7,  // 41: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
-	9,  // 42: girassol.coordinator.v1.Admin.Rollback:output_type -> girassol.coordinator.v1.RollbackResponse
-	11, // 43: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 0: girassol.coordinator.v1.ListIdentitiesResponse.tokens:type_name -> girassol.coordinator.v1.TokenStatus
+	6,  // 1: girassol.coordinator.v1.ListIdentitiesResponse.certificates:type_name -> girassol.coordinator.v1.CertificateStatus
+	11, // 2: girassol.coordinator.v1.LinkTestResponse.members:type_name -> girassol.coordinator.v1.MemberLink
+	45, // 3: girassol.coordinator.v1.MemberLink.result:type_name -> girassol.coordinator.v1.LinkTestResult
+	46, // 4: girassol.coordinator.v1.MemberLink.link:type_name -> girassol.coordinator.v1.Link
+	14, // 5: girassol.coordinator.v1.ExplainResponse.facts:type_name -> girassol.coordinator.v1.Fact
+	0,  // 6: girassol.coordinator.v1.SetMembershipRequest.membership:type_name -> girassol.coordinator.v1.Membership
+	27, // 7: girassol.coordinator.v1.SetMembershipRequest.signal:type_name -> girassol.coordinator.v1.Signal
+	0,  // 8: girassol.coordinator.v1.SetMembershipResponse.membership:type_name -> girassol.coordinator.v1.Membership
+	28, // 9: girassol.coordinator.v1.Signal.marginal:type_name -> girassol.coordinator.v1.Intensity
+	28, // 10: girassol.coordinator.v1.Signal.average:type_name -> girassol.coordinator.v1.Intensity
+	47, // 11: girassol.coordinator.v1.FederationStatus.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	37, // 12: girassol.coordinator.v1.FederationStatus.round:type_name -> girassol.coordinator.v1.RoundStatus
+	39, // 13: girassol.coordinator.v1.FederationStatus.sites:type_name -> girassol.coordinator.v1.SiteStatus
+	48, // 14: girassol.coordinator.v1.FederationStatus.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	43, // 15: girassol.coordinator.v1.FederationStatus.events:type_name -> girassol.coordinator.v1.EventsStatus
+	34, // 16: girassol.coordinator.v1.FederationStatus.last_rollback:type_name -> girassol.coordinator.v1.RollbackStatus
+	35, // 17: girassol.coordinator.v1.FederationStatus.gate:type_name -> girassol.coordinator.v1.GateStatus
+	36, // 18: girassol.coordinator.v1.FederationStatus.data:type_name -> girassol.coordinator.v1.DataStatus
+	38, // 19: girassol.coordinator.v1.RoundStatus.last_void:type_name -> girassol.coordinator.v1.VoidRound
+	0,  // 20: girassol.coordinator.v1.SiteStatus.membership:type_name -> girassol.coordinator.v1.Membership
+	27, // 21: girassol.coordinator.v1.SiteStatus.signal:type_name -> girassol.coordinator.v1.Signal
+	41, // 22: girassol.coordinator.v1.SiteStatus.members:type_name -> girassol.coordinator.v1.MemberStatus
+	42, // 23: girassol.coordinator.v1.SiteStatus.ledger:type_name -> girassol.coordinator.v1.LedgerStatus
+	40, // 24: girassol.coordinator.v1.SiteStatus.quarantine:type_name -> girassol.coordinator.v1.Quarantine
+	49, // 25: girassol.coordinator.v1.MemberStatus.state:type_name -> girassol.coordinator.v1.MemberState
+	50, // 26: girassol.coordinator.v1.MemberStatus.hardware:type_name -> girassol.coordinator.v1.Hardware
+	51, // 27: girassol.coordinator.v1.MemberStatus.energy:type_name -> girassol.coordinator.v1.Energy
+	44, // 28: girassol.coordinator.v1.MemberStatus.trainer:type_name -> girassol.coordinator.v1.MemberStatus.TrainerEntry
+	52, // 29: girassol.coordinator.v1.MemberStatus.warm_start:type_name -> girassol.coordinator.v1.WarmStart
+	46, // 30: girassol.coordinator.v1.MemberStatus.link:type_name -> girassol.coordinator.v1.Link
+	23, // 31: girassol.coordinator.v1.Admin.Status:input_type -> girassol.coordinator.v1.StatusRequest
+	24, // 32: girassol.coordinator.v1.Admin.Watch:input_type -> girassol.coordinator.v1.WatchRequest
+	25, // 33: girassol.coordinator.v1.Admin.SetMembership:input_type -> girassol.coordinator.v1.SetMembershipRequest
+	29, // 34: girassol.coordinator.v1.Admin.Pause:input_type -> girassol.coordinator.v1.PauseRequest
+	31, // 35: girassol.coordinator.v1.Admin.Resume:input_type -> girassol.coordinator.v1.ResumeRequest
+	12, // 36: girassol.coordinator.v1.Admin.Explain:input_type -> girassol.coordinator.v1.ExplainRequest
+	15, // 37: girassol.coordinator.v1.Admin.SetOverride:input_type -> girassol.coordinator.v1.SetOverrideRequest
+	17, // 38: girassol.coordinator.v1.Admin.ClearOverride:input_type -> girassol.coordinator.v1.ClearOverrideRequest
+	19, // 39: girassol.coordinator.v1.Admin.Rollback:input_type -> girassol.coordinator.v1.RollbackRequest
+	21, // 40: girassol.coordinator.v1.Admin.Report:input_type -> girassol.coordinator.v1.ReportRequest
+	1,  // 41: girassol.coordinator.v1.Admin.CreateToken:input_type -> girassol.coordinator.v1.CreateTokenRequest
+	3,  // 42: girassol.coordinator.v1.Admin.ListIdentities:input_type -> girassol.coordinator.v1.ListIdentitiesRequest
+	7,  // 43: girassol.coordinator.v1.Admin.RevokeIdentity:input_type -> girassol.coordinator.v1.RevokeIdentityRequest
+	9,  // 44: girassol.coordinator.v1.Admin.LinkTest:input_type -> girassol.coordinator.v1.LinkTestRequest
+	33, // 45: girassol.coordinator.v1.Admin.Status:output_type -> girassol.coordinator.v1.FederationStatus
+	33, // 46: girassol.coordinator.v1.Admin.Watch:output_type -> girassol.coordinator.v1.FederationStatus
+	26, // 47: girassol.coordinator.v1.Admin.SetMembership:output_type -> girassol.coordinator.v1.SetMembershipResponse
+	30, // 48: girassol.coordinator.v1.Admin.Pause:output_type -> girassol.coordinator.v1.PauseResponse
+	32, // 49: girassol.coordinator.v1.Admin.Resume:output_type -> girassol.coordinator.v1.ResumeResponse
+	13, // 50: girassol.coordinator.v1.Admin.Explain:output_type -> girassol.coordinator.v1.ExplainResponse
+	16, // 51: girassol.coordinator.v1.Admin.SetOverride:output_type -> girassol.coordinator.v1.SetOverrideResponse
+	18, // 52: girassol.coordinator.v1.Admin.ClearOverride:output_type -> girassol.coordinator.v1.ClearOverrideResponse
+	20, // 53: girassol.coordinator.v1.Admin.Rollback:output_type -> girassol.coordinator.v1.RollbackResponse
+	22, // 54: girassol.coordinator.v1.Admin.Report:output_type -> girassol.coordinator.v1.ReportResponse
+	2,  // 55: girassol.coordinator.v1.Admin.CreateToken:output_type -> girassol.coordinator.v1.CreateTokenResponse
+	4,  // 56: girassol.coordinator.v1.Admin.ListIdentities:output_type -> girassol.coordinator.v1.ListIdentitiesResponse
+	8,  // 57: girassol.coordinator.v1.Admin.RevokeIdentity:output_type -> girassol.coordinator.v1.RevokeIdentityResponse
+	10, // 58: girassol.coordinator.v1.Admin.LinkTest:output_type -> girassol.coordinator.v1.LinkTestResponse
+	45, // [45:59] is the sub-list for method output_type
+	31, // [31:45] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_admin_proto_init() }
@@ -2697,20 +3507,21 @@ func file_coordinator_v1_admin_proto_init() {
 		return
 	}
 	file_coordinator_v1_fleet_proto_init()
-	file_coordinator_v1_admin_proto_msgTypes[7].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[21].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[23].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[27].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[28].OneofWrappers = []any{}
-	file_coordinator_v1_admin_proto_msgTypes[29].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[18].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[32].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[34].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[38].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
+	file_coordinator_v1_admin_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,16 +22,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Admin_Status_FullMethodName        = "/girassol.coordinator.v1.Admin/Status"
-	Admin_Watch_FullMethodName         = "/girassol.coordinator.v1.Admin/Watch"
-	Admin_SetMembership_FullMethodName = "/girassol.coordinator.v1.Admin/SetMembership"
-	Admin_Pause_FullMethodName         = "/girassol.coordinator.v1.Admin/Pause"
-	Admin_Resume_FullMethodName        = "/girassol.coordinator.v1.Admin/Resume"
-	Admin_Explain_FullMethodName       = "/girassol.coordinator.v1.Admin/Explain"
-	Admin_SetOverride_FullMethodName   = "/girassol.coordinator.v1.Admin/SetOverride"
-	Admin_ClearOverride_FullMethodName = "/girassol.coordinator.v1.Admin/ClearOverride"
-	Admin_Rollback_FullMethodName      = "/girassol.coordinator.v1.Admin/Rollback"
-	Admin_Report_FullMethodName        = "/girassol.coordinator.v1.Admin/Report"
+	Admin_Status_FullMethodName         = "/girassol.coordinator.v1.Admin/Status"
+	Admin_Watch_FullMethodName          = "/girassol.coordinator.v1.Admin/Watch"
+	Admin_SetMembership_FullMethodName  = "/girassol.coordinator.v1.Admin/SetMembership"
+	Admin_Pause_FullMethodName          = "/girassol.coordinator.v1.Admin/Pause"
+	Admin_Resume_FullMethodName         = "/girassol.coordinator.v1.Admin/Resume"
+	Admin_Explain_FullMethodName        = "/girassol.coordinator.v1.Admin/Explain"
+	Admin_SetOverride_FullMethodName    = "/girassol.coordinator.v1.Admin/SetOverride"
+	Admin_ClearOverride_FullMethodName  = "/girassol.coordinator.v1.Admin/ClearOverride"
+	Admin_Rollback_FullMethodName       = "/girassol.coordinator.v1.Admin/Rollback"
+	Admin_Report_FullMethodName         = "/girassol.coordinator.v1.Admin/Report"
+	Admin_CreateToken_FullMethodName    = "/girassol.coordinator.v1.Admin/CreateToken"
+	Admin_ListIdentities_FullMethodName = "/girassol.coordinator.v1.Admin/ListIdentities"
+	Admin_RevokeIdentity_FullMethodName = "/girassol.coordinator.v1.Admin/RevokeIdentity"
+	Admin_LinkTest_FullMethodName       = "/girassol.coordinator.v1.Admin/LinkTest"
 )
 
 // AdminClient is the client API for Admin service.
@@ -66,6 +70,17 @@ type AdminClient interface {
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// CreateToken makes a one-time token with which an agent enrols as the site.
+	// FAILED_PRECONDITION where the coordinator holds no authority's key; so with the
+	// other calls about identities.
+	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
+	// ListIdentities tells tokens that are not used yet and certificates by site.
+	ListIdentities(ctx context.Context, in *ListIdentitiesRequest, opts ...grpc.CallOption) (*ListIdentitiesResponse, error)
+	// RevokeIdentity takes a site's certificates, or one of them, or a token out of
+	// force for ever and ends live sessions that stand on them.
+	RevokeIdentity(ctx context.Context, in *RevokeIdentityRequest, opts ...grpc.CallOption) (*RevokeIdentityResponse, error)
+	// LinkTest has a site's members measure their links, one after the other.
+	LinkTest(ctx context.Context, in *LinkTestRequest, opts ...grpc.CallOption) (*LinkTestResponse, error)
 }
 
 type adminClient struct {
@@ -185,6 +200,46 @@ func (c *adminClient) Report(ctx context.Context, in *ReportRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateTokenResponse)
+	err := c.cc.Invoke(ctx, Admin_CreateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ListIdentities(ctx context.Context, in *ListIdentitiesRequest, opts ...grpc.CallOption) (*ListIdentitiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListIdentitiesResponse)
+	err := c.cc.Invoke(ctx, Admin_ListIdentities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) RevokeIdentity(ctx context.Context, in *RevokeIdentityRequest, opts ...grpc.CallOption) (*RevokeIdentityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeIdentityResponse)
+	err := c.cc.Invoke(ctx, Admin_RevokeIdentity_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) LinkTest(ctx context.Context, in *LinkTestRequest, opts ...grpc.CallOption) (*LinkTestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LinkTestResponse)
+	err := c.cc.Invoke(ctx, Admin_LinkTest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -217,6 +272,17 @@ type AdminServer interface {
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// CreateToken makes a one-time token with which an agent enrols as the site.
+	// FAILED_PRECONDITION where the coordinator holds no authority's key; so with the
+	// other calls about identities.
+	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	// ListIdentities tells tokens that are not used yet and certificates by site.
+	ListIdentities(context.Context, *ListIdentitiesRequest) (*ListIdentitiesResponse, error)
+	// RevokeIdentity takes a site's certificates, or one of them, or a token out of
+	// force for ever and ends live sessions that stand on them.
+	RevokeIdentity(context.Context, *RevokeIdentityRequest) (*RevokeIdentityResponse, error)
+	// LinkTest has a site's members measure their links, one after the other.
+	LinkTest(context.Context, *LinkTestRequest) (*LinkTestResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -256,6 +322,18 @@ func (UnimplementedAdminServer) Rollback(context.Context, *RollbackRequest) (*Ro
 }
 func (UnimplementedAdminServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+}
+func (UnimplementedAdminServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedAdminServer) ListIdentities(context.Context, *ListIdentitiesRequest) (*ListIdentitiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListIdentities not implemented")
+}
+func (UnimplementedAdminServer) RevokeIdentity(context.Context, *RevokeIdentityRequest) (*RevokeIdentityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeIdentity not implemented")
+}
+func (UnimplementedAdminServer) LinkTest(context.Context, *LinkTestRequest) (*LinkTestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LinkTest not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -451,6 +529,78 @@ func _Admin_Report_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).CreateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_CreateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).CreateToken(ctx, req.(*CreateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ListIdentities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListIdentitiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListIdentities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListIdentities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListIdentities(ctx, req.(*ListIdentitiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_RevokeIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeIdentityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).RevokeIdentity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_RevokeIdentity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).RevokeIdentity(ctx, req.(*RevokeIdentityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_LinkTest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LinkTestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).LinkTest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_LinkTest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).LinkTest(ctx, req.(*LinkTestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -493,6 +643,22 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Report",
 			Handler:    _Admin_Report_Handler,
+		},
+		{
+			MethodName: "CreateToken",
+			Handler:    _Admin_CreateToken_Handler,
+		},
+		{
+			MethodName: "ListIdentities",
+			Handler:    _Admin_ListIdentities_Handler,
+		},
+		{
+			MethodName: "RevokeIdentity",
+			Handler:    _Admin_RevokeIdentity_Handler,
+		},
+		{
+			MethodName: "LinkTest",
+			Handler:    _Admin_LinkTest_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -141,7 +141,7 @@ func (x PullRequest_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PullRequest_Kind.Descriptor instead.
 func (PullRequest_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type PushHeader_Kind int32
@@ -191,7 +191,7 @@ func (x PushHeader_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushHeader_Kind.Descriptor instead.
 func (PushHeader_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{31, 0}
 }
 
 type PushResult_Status int32
@@ -246,7 +246,292 @@ func (x PushResult_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushResult_Status.Descriptor instead.
 func (PushResult_Status) EnumDescriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{28, 0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{36, 0}
+}
+
+type RenewRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PKCS #10, DER; its key is new and has never left the agent's machine.
+	CsrDer []byte `protobuf:"bytes,1,opt,name=csr_der,json=csrDer,proto3" json:"csr_der,omitempty"`
+	// The agent's WireGuard public key, 32 bytes; empty without WireGuard.
+	WireguardPublicKey []byte `protobuf:"bytes,2,opt,name=wireguard_public_key,json=wireguardPublicKey,proto3" json:"wireguard_public_key,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RenewRequest) GetCsrDer() []byte {
+	if x != nil {
+		return x.CsrDer
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetWireguardPublicKey() []byte {
+	if x != nil {
+		return x.WireguardPublicKey
+	}
+	return nil
+}
+
+type RenewResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM: the certificate, and the authorities of the coordinator's.
+	Certificate   []byte         `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Ca            []byte         `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	Wireguard     *WireGuardPeer `protobuf:"bytes,3,opt,name=wireguard,proto3" json:"wireguard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewResponse) Reset() {
+	*x = RenewResponse{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewResponse) ProtoMessage() {}
+
+func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
+func (*RenewResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RenewResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RenewResponse) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *RenewResponse) GetWireguard() *WireGuardPeer {
+	if x != nil {
+		return x.Wireguard
+	}
+	return nil
+}
+
+// WireGuardPeer is what an agent needs to dial the coordinator's tunnel. Addresses
+// inside it follow from the public keys; see girassol.dev/internal/wire/wireguard.
+type WireGuardPeer struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	PublicKey []byte                 `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// UDP, host:port.
+	Endpoint string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// gRPC inside the tunnel, TCP.
+	Port          uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WireGuardPeer) Reset() {
+	*x = WireGuardPeer{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WireGuardPeer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WireGuardPeer) ProtoMessage() {}
+
+func (x *WireGuardPeer) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WireGuardPeer.ProtoReflect.Descriptor instead.
+func (*WireGuardPeer) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WireGuardPeer) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *WireGuardPeer) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *WireGuardPeer) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+type MeasureRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From LinkTest.
+	Id      string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Payload []byte `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
+	// Bytes that the answer's payload shall have, at most 1 MiB.
+	Want          uint32 `protobuf:"varint,3,opt,name=want,proto3" json:"want,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasureRequest) Reset() {
+	*x = MeasureRequest{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasureRequest) ProtoMessage() {}
+
+func (x *MeasureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasureRequest.ProtoReflect.Descriptor instead.
+func (*MeasureRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *MeasureRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *MeasureRequest) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *MeasureRequest) GetWant() uint32 {
+	if x != nil {
+		return x.Want
+	}
+	return 0
+}
+
+type MeasureResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Payload       []byte                 `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeasureResponse) Reset() {
+	*x = MeasureResponse{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeasureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeasureResponse) ProtoMessage() {}
+
+func (x *MeasureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeasureResponse.ProtoReflect.Descriptor instead.
+func (*MeasureResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *MeasureResponse) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
 }
 
 type SessionRequest struct {
@@ -256,6 +541,7 @@ type SessionRequest struct {
 	//	*SessionRequest_Hello
 	//	*SessionRequest_Heartbeat
 	//	*SessionRequest_Leave
+	//	*SessionRequest_LinkTestResult
 	Message       isSessionRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -263,7 +549,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[0]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +561,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[0]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +574,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{0}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SessionRequest) GetMessage() isSessionRequest_Message {
@@ -325,6 +611,15 @@ func (x *SessionRequest) GetLeave() *Leave {
 	return nil
 }
 
+func (x *SessionRequest) GetLinkTestResult() *LinkTestResult {
+	if x != nil {
+		if x, ok := x.Message.(*SessionRequest_LinkTestResult); ok {
+			return x.LinkTestResult
+		}
+	}
+	return nil
+}
+
 type isSessionRequest_Message interface {
 	isSessionRequest_Message()
 }
@@ -341,11 +636,17 @@ type SessionRequest_Leave struct {
 	Leave *Leave `protobuf:"bytes,3,opt,name=leave,proto3,oneof"`
 }
 
+type SessionRequest_LinkTestResult struct {
+	LinkTestResult *LinkTestResult `protobuf:"bytes,4,opt,name=link_test_result,json=linkTestResult,proto3,oneof"`
+}
+
 func (*SessionRequest_Hello) isSessionRequest_Message() {}
 
 func (*SessionRequest_Heartbeat) isSessionRequest_Message() {}
 
 func (*SessionRequest_Leave) isSessionRequest_Message() {}
+
+func (*SessionRequest_LinkTestResult) isSessionRequest_Message() {}
 
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -359,6 +660,7 @@ type SessionResponse struct {
 	//	*SessionResponse_Committed
 	//	*SessionResponse_Shutdown
 	//	*SessionResponse_SeedRequest
+	//	*SessionResponse_LinkTest
 	Message       isSessionResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -366,7 +668,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[1]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +680,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[1]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +693,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{1}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SessionResponse) GetMessage() isSessionResponse_Message {
@@ -473,6 +775,15 @@ func (x *SessionResponse) GetSeedRequest() *SeedRequest {
 	return nil
 }
 
+func (x *SessionResponse) GetLinkTest() *LinkTest {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_LinkTest); ok {
+			return x.LinkTest
+		}
+	}
+	return nil
+}
+
 type isSessionResponse_Message interface {
 	isSessionResponse_Message()
 }
@@ -509,6 +820,10 @@ type SessionResponse_SeedRequest struct {
 	SeedRequest *SeedRequest `protobuf:"bytes,8,opt,name=seed_request,json=seedRequest,proto3,oneof"`
 }
 
+type SessionResponse_LinkTest struct {
+	LinkTest *LinkTest `protobuf:"bytes,9,opt,name=link_test,json=linkTest,proto3,oneof"`
+}
+
 func (*SessionResponse_Welcome) isSessionResponse_Message() {}
 
 func (*SessionResponse_HeartbeatReply) isSessionResponse_Message() {}
@@ -524,6 +839,8 @@ func (*SessionResponse_Committed) isSessionResponse_Message() {}
 func (*SessionResponse_Shutdown) isSessionResponse_Message() {}
 
 func (*SessionResponse_SeedRequest) isSessionResponse_Message() {}
+
+func (*SessionResponse_LinkTest) isSessionResponse_Message() {}
 
 // Hello names the member. A wrong federation is refused with
 // FAILED_PRECONDITION, an undeclared site with NOT_FOUND.
@@ -547,7 +864,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[2]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +876,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[2]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +889,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{2}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Hello) GetFederation() string {
@@ -657,7 +974,7 @@ type Hardware struct {
 
 func (x *Hardware) Reset() {
 	*x = Hardware{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[3]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +986,7 @@ func (x *Hardware) String() string {
 func (*Hardware) ProtoMessage() {}
 
 func (x *Hardware) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[3]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +999,7 @@ func (x *Hardware) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hardware.ProtoReflect.Descriptor instead.
 func (*Hardware) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{3}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Hardware) GetVendor() string {
@@ -754,7 +1071,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[4]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +1083,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[4]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +1096,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{4}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -847,7 +1164,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[5]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1176,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[5]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1189,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{5}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{10}
 }
 
 type Heartbeat struct {
@@ -897,14 +1214,16 @@ type Heartbeat struct {
 	// How the trainer works, in its own words ("precision": "bf16"); at most 16.
 	Trainer map[string]string `protobuf:"bytes,14,rep,name=trainer,proto3" json:"trainer,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// How the newest start went; unset before the first step.
-	WarmStart     *WarmStart `protobuf:"bytes,15,opt,name=warm_start,json=warmStart,proto3,oneof" json:"warm_start,omitempty"`
+	WarmStart *WarmStart `protobuf:"bytes,15,opt,name=warm_start,json=warmStart,proto3,oneof" json:"warm_start,omitempty"`
+	// The link as the agent sees it.
+	Link          *Link `protobuf:"bytes,16,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[6]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1235,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[6]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1248,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{6}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Heartbeat) GetSequence() uint64 {
@@ -1037,6 +1356,243 @@ func (x *Heartbeat) GetWarmStart() *WarmStart {
 	return nil
 }
 
+func (x *Heartbeat) GetLink() *Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+// Link between a member and the coordinator, as one of the two measured it.
+type Link struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A link mode of girassol.dev/api/federation/v1alpha1, or "Plaintext".
+	Mode string `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	// From a heartbeat to its reply, the least of the last minute; unset before the first.
+	RttSeconds *float64 `protobuf:"fixed64,2,opt,name=rtt_seconds,json=rttSeconds,proto3,oneof" json:"rtt_seconds,omitempty"`
+	// WireGuard only: age of the newest handshake; unset before the first.
+	HandshakeAgeSeconds *float64 `protobuf:"fixed64,3,opt,name=handshake_age_seconds,json=handshakeAgeSeconds,proto3,oneof" json:"handshake_age_seconds,omitempty"`
+	// WireGuard only: bytes of the tunnel's UDP packets.
+	TunnelBytesSent     uint64 `protobuf:"varint,4,opt,name=tunnel_bytes_sent,json=tunnelBytesSent,proto3" json:"tunnel_bytes_sent,omitempty"`
+	TunnelBytesReceived uint64 `protobuf:"varint,5,opt,name=tunnel_bytes_received,json=tunnelBytesReceived,proto3" json:"tunnel_bytes_received,omitempty"`
+	// When the certificate of the agent expires; 0 without one.
+	CertificateNotAfterUnixMs int64 `protobuf:"varint,6,opt,name=certificate_not_after_unix_ms,json=certificateNotAfterUnixMs,proto3" json:"certificate_not_after_unix_ms,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
+}
+
+func (x *Link) Reset() {
+	*x = Link{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Link) ProtoMessage() {}
+
+func (x *Link) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Link.ProtoReflect.Descriptor instead.
+func (*Link) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Link) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Link) GetRttSeconds() float64 {
+	if x != nil && x.RttSeconds != nil {
+		return *x.RttSeconds
+	}
+	return 0
+}
+
+func (x *Link) GetHandshakeAgeSeconds() float64 {
+	if x != nil && x.HandshakeAgeSeconds != nil {
+		return *x.HandshakeAgeSeconds
+	}
+	return 0
+}
+
+func (x *Link) GetTunnelBytesSent() uint64 {
+	if x != nil {
+		return x.TunnelBytesSent
+	}
+	return 0
+}
+
+func (x *Link) GetTunnelBytesReceived() uint64 {
+	if x != nil {
+		return x.TunnelBytesReceived
+	}
+	return 0
+}
+
+func (x *Link) GetCertificateNotAfterUnixMs() int64 {
+	if x != nil {
+		return x.CertificateNotAfterUnixMs
+	}
+	return 0
+}
+
+// LinkTest asks the agent to measure its link by Measure and to answer with a
+// LinkTestResult. Rounds go on meanwhile.
+type LinkTest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Most bytes each way and most time for all of it.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	LimitMs       int64  `protobuf:"varint,3,opt,name=limit_ms,json=limitMs,proto3" json:"limit_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkTest) Reset() {
+	*x = LinkTest{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkTest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkTest) ProtoMessage() {}
+
+func (x *LinkTest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkTest.ProtoReflect.Descriptor instead.
+func (*LinkTest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LinkTest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LinkTest) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *LinkTest) GetLimitMs() int64 {
+	if x != nil {
+		return x.LimitMs
+	}
+	return 0
+}
+
+type LinkTestResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Why there is no result; empty when there is one.
+	Error              string  `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	RttSeconds         float64 `protobuf:"fixed64,3,opt,name=rtt_seconds,json=rttSeconds,proto3" json:"rtt_seconds,omitempty"`
+	UpBytesPerSecond   float64 `protobuf:"fixed64,4,opt,name=up_bytes_per_second,json=upBytesPerSecond,proto3" json:"up_bytes_per_second,omitempty"`
+	DownBytesPerSecond float64 `protobuf:"fixed64,5,opt,name=down_bytes_per_second,json=downBytesPerSecond,proto3" json:"down_bytes_per_second,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *LinkTestResult) Reset() {
+	*x = LinkTestResult{}
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkTestResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkTestResult) ProtoMessage() {}
+
+func (x *LinkTestResult) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkTestResult.ProtoReflect.Descriptor instead.
+func (*LinkTestResult) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LinkTestResult) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LinkTestResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *LinkTestResult) GetRttSeconds() float64 {
+	if x != nil {
+		return x.RttSeconds
+	}
+	return 0
+}
+
+func (x *LinkTestResult) GetUpBytesPerSecond() float64 {
+	if x != nil {
+		return x.UpBytesPerSecond
+	}
+	return 0
+}
+
+func (x *LinkTestResult) GetDownBytesPerSecond() float64 {
+	if x != nil {
+		return x.DownBytesPerSecond
+	}
+	return 0
+}
+
 // Energy of a member's machine since its agent started, without gaps: what a
 // counter went on counting while nobody read it is in it.
 type Energy struct {
@@ -1057,7 +1613,7 @@ type Energy struct {
 
 func (x *Energy) Reset() {
 	*x = Energy{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1625,7 @@ func (x *Energy) String() string {
 func (*Energy) ProtoMessage() {}
 
 func (x *Energy) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[7]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1638,7 @@ func (x *Energy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Energy.ProtoReflect.Descriptor instead.
 func (*Energy) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Energy) GetJoules() float64 {
@@ -1144,7 +1700,7 @@ type WarmStart struct {
 
 func (x *WarmStart) Reset() {
 	*x = WarmStart{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1712,7 @@ func (x *WarmStart) String() string {
 func (*WarmStart) ProtoMessage() {}
 
 func (x *WarmStart) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[8]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1725,7 @@ func (x *WarmStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmStart.ProtoReflect.Descriptor instead.
 func (*WarmStart) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WarmStart) GetProcessSeconds() float64 {
@@ -1231,7 +1787,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1799,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[9]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1812,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HeartbeatReply) GetSequence() uint64 {
@@ -1285,7 +1841,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1853,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[10]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1866,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Leave) GetReason() string {
@@ -1364,7 +1920,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1932,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[11]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1945,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Grant) GetRound() uint64 {
@@ -1510,7 +2066,7 @@ type DataRange struct {
 
 func (x *DataRange) Reset() {
 	*x = DataRange{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +2078,7 @@ func (x *DataRange) String() string {
 func (*DataRange) ProtoMessage() {}
 
 func (x *DataRange) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[12]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +2091,7 @@ func (x *DataRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataRange.ProtoReflect.Descriptor instead.
 func (*DataRange) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DataRange) GetBegin() uint64 {
@@ -1574,7 +2130,7 @@ type Algorithm struct {
 
 func (x *Algorithm) Reset() {
 	*x = Algorithm{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +2142,7 @@ func (x *Algorithm) String() string {
 func (*Algorithm) ProtoMessage() {}
 
 func (x *Algorithm) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[13]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +2155,7 @@ func (x *Algorithm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Algorithm.ProtoReflect.Descriptor instead.
 func (*Algorithm) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Algorithm) GetStrategy() string {
@@ -1644,15 +2200,18 @@ type Encoding struct {
 	// One of so many coefficients of each group is sent: 1 sends all, 16 the
 	// largest sixteenth.
 	KeepOneIn uint32 `protobuf:"varint,2,opt,name=keep_one_in,json=keepOneIn,proto3" json:"keep_one_in,omitempty"`
-	// "fp32", "bf16" or "2bit".
-	Values        string `protobuf:"bytes,3,opt,name=values,proto3" json:"values,omitempty"`
+	// "fp32", "bf16", "8bit", "4bit", "2bit" or "1bit".
+	Values string `protobuf:"bytes,3,opt,name=values,proto3" json:"values,omitempty"`
+	// Coefficients that are chosen and scaled together: a power of two from 256 to
+	// 4096; 0 is 4096.
+	GroupSize     uint32 `protobuf:"varint,4,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Encoding) Reset() {
 	*x = Encoding{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +2223,7 @@ func (x *Encoding) String() string {
 func (*Encoding) ProtoMessage() {}
 
 func (x *Encoding) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[14]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +2236,7 @@ func (x *Encoding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Encoding.ProtoReflect.Descriptor instead.
 func (*Encoding) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Encoding) GetTransform() string {
@@ -1701,6 +2260,13 @@ func (x *Encoding) GetValues() string {
 	return ""
 }
 
+func (x *Encoding) GetGroupSize() uint32 {
+	if x != nil {
+		return x.GroupSize
+	}
+	return 0
+}
+
 // Reasons are those of girassol.dev/api/federation/v1alpha1.
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1713,7 +2279,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +2291,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[15]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +2304,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Stop) GetRound() uint64 {
@@ -1773,7 +2339,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2351,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[16]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2364,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Drain) GetDeadlineInMs() int64 {
@@ -1837,7 +2403,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +2415,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[17]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +2428,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Committed) GetRound() uint64 {
@@ -1920,7 +2486,7 @@ type Shutdown struct {
 
 func (x *Shutdown) Reset() {
 	*x = Shutdown{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2498,7 @@ func (x *Shutdown) String() string {
 func (*Shutdown) ProtoMessage() {}
 
 func (x *Shutdown) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[18]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2511,7 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{18}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Shutdown) GetReason() string {
@@ -1978,7 +2544,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2556,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[19]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2569,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{19}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PullRequest) GetSessionToken() string {
@@ -2055,7 +2621,7 @@ type PullResponse struct {
 
 func (x *PullResponse) Reset() {
 	*x = PullResponse{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2633,7 @@ func (x *PullResponse) String() string {
 func (*PullResponse) ProtoMessage() {}
 
 func (x *PullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[20]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2646,7 @@ func (x *PullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullResponse.ProtoReflect.Descriptor instead.
 func (*PullResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{20}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PullResponse) GetHeader() *PullHeader {
@@ -2135,7 +2701,7 @@ type PullHeader struct {
 
 func (x *PullHeader) Reset() {
 	*x = PullHeader{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2713,7 @@ func (x *PullHeader) String() string {
 func (*PullHeader) ProtoMessage() {}
 
 func (x *PullHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[21]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2726,7 @@ func (x *PullHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullHeader.ProtoReflect.Descriptor instead.
 func (*PullHeader) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{21}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PullHeader) GetVersion() uint64 {
@@ -2232,7 +2798,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2810,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[22]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2823,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{22}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PushRequest) GetHeader() *PushHeader {
@@ -2326,7 +2892,7 @@ type PushHeader struct {
 
 func (x *PushHeader) Reset() {
 	*x = PushHeader{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2904,7 @@ func (x *PushHeader) String() string {
 func (*PushHeader) ProtoMessage() {}
 
 func (x *PushHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[23]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2917,7 @@ func (x *PushHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushHeader.ProtoReflect.Descriptor instead.
 func (*PushHeader) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{23}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PushHeader) GetSessionToken() string {
@@ -2508,7 +3074,7 @@ type TensorSection struct {
 
 func (x *TensorSection) Reset() {
 	*x = TensorSection{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +3086,7 @@ func (x *TensorSection) String() string {
 func (*TensorSection) ProtoMessage() {}
 
 func (x *TensorSection) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[24]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +3099,7 @@ func (x *TensorSection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TensorSection.ProtoReflect.Descriptor instead.
 func (*TensorSection) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{24}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TensorSection) GetName() string {
@@ -2584,7 +3150,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +3162,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[25]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +3175,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{25}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Evaluation) GetVersion() uint64 {
@@ -2653,7 +3219,7 @@ type PushResponse struct {
 
 func (x *PushResponse) Reset() {
 	*x = PushResponse{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3231,7 @@ func (x *PushResponse) String() string {
 func (*PushResponse) ProtoMessage() {}
 
 func (x *PushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[26]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3244,7 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
 func (*PushResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{26}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PushResponse) GetMessage() isPushResponse_Message {
@@ -2731,7 +3297,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +3309,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[27]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +3322,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{27}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Resume) GetOffset() uint64 {
@@ -2777,7 +3343,7 @@ type PushResult struct {
 
 func (x *PushResult) Reset() {
 	*x = PushResult{}
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3355,7 @@ func (x *PushResult) String() string {
 func (*PushResult) ProtoMessage() {}
 
 func (x *PushResult) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_fleet_proto_msgTypes[28]
+	mi := &file_coordinator_v1_fleet_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3368,7 @@ func (x *PushResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResult.ProtoReflect.Descriptor instead.
 func (*PushResult) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{28}
+	return file_coordinator_v1_fleet_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PushResult) GetStatus() PushResult_Status {
@@ -2830,12 +3396,31 @@ var File_coordinator_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\n" +
-	"\x1acoordinator/v1/fleet.proto\x12\x17girassol.coordinator.v1\"\xcf\x01\n" +
+	"\x1acoordinator/v1/fleet.proto\x12\x17girassol.coordinator.v1\"Y\n" +
+	"\fRenewRequest\x12\x17\n" +
+	"\acsr_der\x18\x01 \x01(\fR\x06csrDer\x120\n" +
+	"\x14wireguard_public_key\x18\x02 \x01(\fR\x12wireguardPublicKey\"\x87\x01\n" +
+	"\rRenewResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\x12D\n" +
+	"\twireguard\x18\x03 \x01(\v2&.girassol.coordinator.v1.WireGuardPeerR\twireguard\"^\n" +
+	"\rWireGuardPeer\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x01 \x01(\fR\tpublicKey\x12\x1a\n" +
+	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"N\n" +
+	"\x0eMeasureRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\apayload\x18\x02 \x01(\fR\apayload\x12\x12\n" +
+	"\x04want\x18\x03 \x01(\rR\x04want\"+\n" +
+	"\x0fMeasureResponse\x12\x18\n" +
+	"\apayload\x18\x01 \x01(\fR\apayload\"\xa4\x02\n" +
 	"\x0eSessionRequest\x126\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1e.girassol.coordinator.v1.HelloH\x00R\x05hello\x12B\n" +
 	"\theartbeat\x18\x02 \x01(\v2\".girassol.coordinator.v1.HeartbeatH\x00R\theartbeat\x126\n" +
-	"\x05leave\x18\x03 \x01(\v2\x1e.girassol.coordinator.v1.LeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\xa3\x04\n" +
+	"\x05leave\x18\x03 \x01(\v2\x1e.girassol.coordinator.v1.LeaveH\x00R\x05leave\x12S\n" +
+	"\x10link_test_result\x18\x04 \x01(\v2'.girassol.coordinator.v1.LinkTestResultH\x00R\x0elinkTestResultB\t\n" +
+	"\amessage\"\xe5\x04\n" +
 	"\x0fSessionResponse\x12<\n" +
 	"\awelcome\x18\x01 \x01(\v2 .girassol.coordinator.v1.WelcomeH\x00R\awelcome\x12R\n" +
 	"\x0fheartbeat_reply\x18\x02 \x01(\v2'.girassol.coordinator.v1.HeartbeatReplyH\x00R\x0eheartbeatReply\x126\n" +
@@ -2844,7 +3429,8 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x05drain\x18\x05 \x01(\v2\x1e.girassol.coordinator.v1.DrainH\x00R\x05drain\x12B\n" +
 	"\tcommitted\x18\x06 \x01(\v2\".girassol.coordinator.v1.CommittedH\x00R\tcommitted\x12?\n" +
 	"\bshutdown\x18\a \x01(\v2!.girassol.coordinator.v1.ShutdownH\x00R\bshutdown\x12I\n" +
-	"\fseed_request\x18\b \x01(\v2$.girassol.coordinator.v1.SeedRequestH\x00R\vseedRequestB\t\n" +
+	"\fseed_request\x18\b \x01(\v2$.girassol.coordinator.v1.SeedRequestH\x00R\vseedRequest\x12@\n" +
+	"\tlink_test\x18\t \x01(\v2!.girassol.coordinator.v1.LinkTestH\x00R\blinkTestB\t\n" +
 	"\amessage\"\xd2\x02\n" +
 	"\x05Hello\x12\x1e\n" +
 	"\n" +
@@ -2878,7 +3464,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x0eserver_unix_ms\x18\a \x01(\x03R\fserverUnixMs\x12@\n" +
 	"\talgorithm\x18\b \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithmB\x10\n" +
 	"\x0e_model_version\"\r\n" +
-	"\vSeedRequest\"\xd9\x05\n" +
+	"\vSeedRequest\"\x8c\x06\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12:\n" +
 	"\x05state\x18\x02 \x01(\x0e2$.girassol.coordinator.v1.MemberStateR\x05state\x12\x16\n" +
@@ -2897,14 +3483,36 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x06energy\x18\r \x01(\v2\x1f.girassol.coordinator.v1.EnergyH\x02R\x06energy\x88\x01\x01\x12I\n" +
 	"\atrainer\x18\x0e \x03(\v2/.girassol.coordinator.v1.Heartbeat.TrainerEntryR\atrainer\x12F\n" +
 	"\n" +
-	"warm_start\x18\x0f \x01(\v2\".girassol.coordinator.v1.WarmStartH\x03R\twarmStart\x88\x01\x01\x1a:\n" +
+	"warm_start\x18\x0f \x01(\v2\".girassol.coordinator.v1.WarmStartH\x03R\twarmStart\x88\x01\x01\x121\n" +
+	"\x04link\x18\x10 \x01(\v2\x1d.girassol.coordinator.v1.LinkR\x04link\x1a:\n" +
 	"\fTrainerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
 	"\x05_lossB\x0f\n" +
 	"\r_step_secondsB\t\n" +
 	"\a_energyB\r\n" +
-	"\v_warm_start\"\xa2\x01\n" +
+	"\v_warm_start\"\xc5\x02\n" +
+	"\x04Link\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\tR\x04mode\x12$\n" +
+	"\vrtt_seconds\x18\x02 \x01(\x01H\x00R\n" +
+	"rttSeconds\x88\x01\x01\x127\n" +
+	"\x15handshake_age_seconds\x18\x03 \x01(\x01H\x01R\x13handshakeAgeSeconds\x88\x01\x01\x12*\n" +
+	"\x11tunnel_bytes_sent\x18\x04 \x01(\x04R\x0ftunnelBytesSent\x122\n" +
+	"\x15tunnel_bytes_received\x18\x05 \x01(\x04R\x13tunnelBytesReceived\x12@\n" +
+	"\x1dcertificate_not_after_unix_ms\x18\x06 \x01(\x03R\x19certificateNotAfterUnixMsB\x0e\n" +
+	"\f_rtt_secondsB\x18\n" +
+	"\x16_handshake_age_seconds\"K\n" +
+	"\bLinkTest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x19\n" +
+	"\blimit_ms\x18\x03 \x01(\x03R\alimitMs\"\xb9\x01\n" +
+	"\x0eLinkTestResult\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1f\n" +
+	"\vrtt_seconds\x18\x03 \x01(\x01R\n" +
+	"rttSeconds\x12-\n" +
+	"\x13up_bytes_per_second\x18\x04 \x01(\x01R\x10upBytesPerSecond\x121\n" +
+	"\x15down_bytes_per_second\x18\x05 \x01(\x01R\x12downBytesPerSecond\"\xa2\x01\n" +
 	"\x06Energy\x12\x16\n" +
 	"\x06joules\x18\x01 \x01(\x01R\x06joules\x12-\n" +
 	"\x12uncertainty_joules\x18\x02 \x01(\x01R\x11uncertaintyJoules\x12\x16\n" +
@@ -2959,11 +3567,13 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x13outer_learning_rate\x18\x02 \x01(\x01R\x11outerLearningRate\x12%\n" +
 	"\x0eouter_momentum\x18\x03 \x01(\x01R\routerMomentum\x129\n" +
 	"\x06uplink\x18\x04 \x01(\v2!.girassol.coordinator.v1.EncodingR\x06uplink\x12=\n" +
-	"\bdownlink\x18\x05 \x01(\v2!.girassol.coordinator.v1.EncodingR\bdownlink\"`\n" +
+	"\bdownlink\x18\x05 \x01(\v2!.girassol.coordinator.v1.EncodingR\bdownlink\"\x7f\n" +
 	"\bEncoding\x12\x1c\n" +
 	"\ttransform\x18\x01 \x01(\tR\ttransform\x12\x1e\n" +
 	"\vkeep_one_in\x18\x02 \x01(\rR\tkeepOneIn\x12\x16\n" +
-	"\x06values\x18\x03 \x01(\tR\x06values\"N\n" +
+	"\x06values\x18\x03 \x01(\tR\x06values\x12\x1d\n" +
+	"\n" +
+	"group_size\x18\x04 \x01(\rR\tgroupSize\"N\n" +
 	"\x04Stop\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3089,11 +3699,13 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\x12MEMBER_STATE_READY\x10\x03\x12\x19\n" +
 	"\x15MEMBER_STATE_TRAINING\x10\x04\x12\x1a\n" +
 	"\x16MEMBER_STATE_UPLOADING\x10\x05\x12$\n" +
-	" MEMBER_STATE_WAITING_FOR_TRAINER\x10\x062\x99\x02\n" +
+	" MEMBER_STATE_WAITING_FOR_TRAINER\x10\x062\xd3\x03\n" +
 	"\x05Fleet\x12`\n" +
 	"\aSession\x12'.girassol.coordinator.v1.SessionRequest\x1a(.girassol.coordinator.v1.SessionResponse(\x010\x01\x12U\n" +
 	"\x04Pull\x12$.girassol.coordinator.v1.PullRequest\x1a%.girassol.coordinator.v1.PullResponse0\x01\x12W\n" +
-	"\x04Push\x12$.girassol.coordinator.v1.PushRequest\x1a%.girassol.coordinator.v1.PushResponse(\x010\x01B/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x04Push\x12$.girassol.coordinator.v1.PushRequest\x1a%.girassol.coordinator.v1.PushResponse(\x010\x01\x12V\n" +
+	"\x05Renew\x12%.girassol.coordinator.v1.RenewRequest\x1a&.girassol.coordinator.v1.RenewResponse\x12`\n" +
+	"\aMeasure\x12'.girassol.coordinator.v1.MeasureRequest\x1a(.girassol.coordinator.v1.MeasureResponse(\x010\x01B/Z-girassol.dev/api/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_coordinator_v1_fleet_proto_rawDescOnce sync.Once
@@ -3108,93 +3720,109 @@ func file_coordinator_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_coordinator_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_coordinator_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_coordinator_v1_fleet_proto_goTypes = []any{
 	(MemberState)(0),        // 0: girassol.coordinator.v1.MemberState
 	(PullRequest_Kind)(0),   // 1: girassol.coordinator.v1.PullRequest.Kind
 	(PushHeader_Kind)(0),    // 2: girassol.coordinator.v1.PushHeader.Kind
 	(PushResult_Status)(0),  // 3: girassol.coordinator.v1.PushResult.Status
-	(*SessionRequest)(nil),  // 4: girassol.coordinator.v1.SessionRequest
-	(*SessionResponse)(nil), // 5: girassol.coordinator.v1.SessionResponse
-	(*Hello)(nil),           // 6: girassol.coordinator.v1.Hello
-	(*Hardware)(nil),        // 7: girassol.coordinator.v1.Hardware
-	(*Welcome)(nil),         // 8: girassol.coordinator.v1.Welcome
-	(*SeedRequest)(nil),     // 9: girassol.coordinator.v1.SeedRequest
-	(*Heartbeat)(nil),       // 10: girassol.coordinator.v1.Heartbeat
-	(*Energy)(nil),          // 11: girassol.coordinator.v1.Energy
-	(*WarmStart)(nil),       // 12: girassol.coordinator.v1.WarmStart
-	(*HeartbeatReply)(nil),  // 13: girassol.coordinator.v1.HeartbeatReply
-	(*Leave)(nil),           // 14: girassol.coordinator.v1.Leave
-	(*Grant)(nil),           // 15: girassol.coordinator.v1.Grant
-	(*DataRange)(nil),       // 16: girassol.coordinator.v1.DataRange
-	(*Algorithm)(nil),       // 17: girassol.coordinator.v1.Algorithm
-	(*Encoding)(nil),        // 18: girassol.coordinator.v1.Encoding
-	(*Stop)(nil),            // 19: girassol.coordinator.v1.Stop
-	(*Drain)(nil),           // 20: girassol.coordinator.v1.Drain
-	(*Committed)(nil),       // 21: girassol.coordinator.v1.Committed
-	(*Shutdown)(nil),        // 22: girassol.coordinator.v1.Shutdown
-	(*PullRequest)(nil),     // 23: girassol.coordinator.v1.PullRequest
-	(*PullResponse)(nil),    // 24: girassol.coordinator.v1.PullResponse
-	(*PullHeader)(nil),      // 25: girassol.coordinator.v1.PullHeader
-	(*PushRequest)(nil),     // 26: girassol.coordinator.v1.PushRequest
-	(*PushHeader)(nil),      // 27: girassol.coordinator.v1.PushHeader
-	(*TensorSection)(nil),   // 28: girassol.coordinator.v1.TensorSection
-	(*Evaluation)(nil),      // 29: girassol.coordinator.v1.Evaluation
-	(*PushResponse)(nil),    // 30: girassol.coordinator.v1.PushResponse
-	(*Resume)(nil),          // 31: girassol.coordinator.v1.Resume
-	(*PushResult)(nil),      // 32: girassol.coordinator.v1.PushResult
-	nil,                     // 33: girassol.coordinator.v1.Heartbeat.TrainerEntry
-	nil,                     // 34: girassol.coordinator.v1.Grant.ConfigEntry
-	nil,                     // 35: girassol.coordinator.v1.PushHeader.MetricsEntry
-	nil,                     // 36: girassol.coordinator.v1.Evaluation.MetricsEntry
+	(*RenewRequest)(nil),    // 4: girassol.coordinator.v1.RenewRequest
+	(*RenewResponse)(nil),   // 5: girassol.coordinator.v1.RenewResponse
+	(*WireGuardPeer)(nil),   // 6: girassol.coordinator.v1.WireGuardPeer
+	(*MeasureRequest)(nil),  // 7: girassol.coordinator.v1.MeasureRequest
+	(*MeasureResponse)(nil), // 8: girassol.coordinator.v1.MeasureResponse
+	(*SessionRequest)(nil),  // 9: girassol.coordinator.v1.SessionRequest
+	(*SessionResponse)(nil), // 10: girassol.coordinator.v1.SessionResponse
+	(*Hello)(nil),           // 11: girassol.coordinator.v1.Hello
+	(*Hardware)(nil),        // 12: girassol.coordinator.v1.Hardware
+	(*Welcome)(nil),         // 13: girassol.coordinator.v1.Welcome
+	(*SeedRequest)(nil),     // 14: girassol.coordinator.v1.SeedRequest
+	(*Heartbeat)(nil),       // 15: girassol.coordinator.v1.Heartbeat
+	(*Link)(nil),            // 16: girassol.coordinator.v1.Link
+	(*LinkTest)(nil),        // 17: girassol.coordinator.v1.LinkTest
+	(*LinkTestResult)(nil),  // 18: girassol.coordinator.v1.LinkTestResult
+	(*Energy)(nil),          // 19: girassol.coordinator.v1.Energy
+	(*WarmStart)(nil),       // 20: girassol.coordinator.v1.WarmStart
+	(*HeartbeatReply)(nil),  // 21: girassol.coordinator.v1.HeartbeatReply
+	(*Leave)(nil),           // 22: girassol.coordinator.v1.Leave
+	(*Grant)(nil),           // 23: girassol.coordinator.v1.Grant
+	(*DataRange)(nil),       // 24: girassol.coordinator.v1.DataRange
+	(*Algorithm)(nil),       // 25: girassol.coordinator.v1.Algorithm
+	(*Encoding)(nil),        // 26: girassol.coordinator.v1.Encoding
+	(*Stop)(nil),            // 27: girassol.coordinator.v1.Stop
+	(*Drain)(nil),           // 28: girassol.coordinator.v1.Drain
+	(*Committed)(nil),       // 29: girassol.coordinator.v1.Committed
+	(*Shutdown)(nil),        // 30: girassol.coordinator.v1.Shutdown
+	(*PullRequest)(nil),     // 31: girassol.coordinator.v1.PullRequest
+	(*PullResponse)(nil),    // 32: girassol.coordinator.v1.PullResponse
+	(*PullHeader)(nil),      // 33: girassol.coordinator.v1.PullHeader
+	(*PushRequest)(nil),     // 34: girassol.coordinator.v1.PushRequest
+	(*PushHeader)(nil),      // 35: girassol.coordinator.v1.PushHeader
+	(*TensorSection)(nil),   // 36: girassol.coordinator.v1.TensorSection
+	(*Evaluation)(nil),      // 37: girassol.coordinator.v1.Evaluation
+	(*PushResponse)(nil),    // 38: girassol.coordinator.v1.PushResponse
+	(*Resume)(nil),          // 39: girassol.coordinator.v1.Resume
+	(*PushResult)(nil),      // 40: girassol.coordinator.v1.PushResult
+	nil,                     // 41: girassol.coordinator.v1.Heartbeat.TrainerEntry
+	nil,                     // 42: girassol.coordinator.v1.Grant.ConfigEntry
+	nil,                     // 43: girassol.coordinator.v1.PushHeader.MetricsEntry
+	nil,                     // 44: girassol.coordinator.v1.Evaluation.MetricsEntry
 }
 var file_coordinator_v1_fleet_proto_depIdxs = []int32{
-	6,  // 0: girassol.coordinator.v1.SessionRequest.hello:type_name -> girassol.coordinator.v1.Hello
-	10, // 1: girassol.coordinator.v1.SessionRequest.heartbeat:type_name -> girassol.coordinator.v1.Heartbeat
-	14, // 2: girassol.coordinator.v1.SessionRequest.leave:type_name -> girassol.coordinator.v1.Leave
-	8,  // 3: girassol.coordinator.v1.SessionResponse.welcome:type_name -> girassol.coordinator.v1.Welcome
-	13, // 4: girassol.coordinator.v1.SessionResponse.heartbeat_reply:type_name -> girassol.coordinator.v1.HeartbeatReply
-	15, // 5: girassol.coordinator.v1.SessionResponse.grant:type_name -> girassol.coordinator.v1.Grant
-	19, // 6: girassol.coordinator.v1.SessionResponse.stop:type_name -> girassol.coordinator.v1.Stop
-	20, // 7: girassol.coordinator.v1.SessionResponse.drain:type_name -> girassol.coordinator.v1.Drain
-	21, // 8: girassol.coordinator.v1.SessionResponse.committed:type_name -> girassol.coordinator.v1.Committed
-	22, // 9: girassol.coordinator.v1.SessionResponse.shutdown:type_name -> girassol.coordinator.v1.Shutdown
-	9,  // 10: girassol.coordinator.v1.SessionResponse.seed_request:type_name -> girassol.coordinator.v1.SeedRequest
-	7,  // 11: girassol.coordinator.v1.Hello.hardware:type_name -> girassol.coordinator.v1.Hardware
-	17, // 12: girassol.coordinator.v1.Welcome.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	0,  // 13: girassol.coordinator.v1.Heartbeat.state:type_name -> girassol.coordinator.v1.MemberState
-	11, // 14: girassol.coordinator.v1.Heartbeat.energy:type_name -> girassol.coordinator.v1.Energy
-	33, // 15: girassol.coordinator.v1.Heartbeat.trainer:type_name -> girassol.coordinator.v1.Heartbeat.TrainerEntry
-	12, // 16: girassol.coordinator.v1.Heartbeat.warm_start:type_name -> girassol.coordinator.v1.WarmStart
-	17, // 17: girassol.coordinator.v1.Grant.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	34, // 18: girassol.coordinator.v1.Grant.config:type_name -> girassol.coordinator.v1.Grant.ConfigEntry
-	16, // 19: girassol.coordinator.v1.Grant.data:type_name -> girassol.coordinator.v1.DataRange
-	18, // 20: girassol.coordinator.v1.Algorithm.uplink:type_name -> girassol.coordinator.v1.Encoding
-	18, // 21: girassol.coordinator.v1.Algorithm.downlink:type_name -> girassol.coordinator.v1.Encoding
-	1,  // 22: girassol.coordinator.v1.PullRequest.kind:type_name -> girassol.coordinator.v1.PullRequest.Kind
-	25, // 23: girassol.coordinator.v1.PullResponse.header:type_name -> girassol.coordinator.v1.PullHeader
-	17, // 24: girassol.coordinator.v1.PullHeader.algorithm:type_name -> girassol.coordinator.v1.Algorithm
-	27, // 25: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
-	2,  // 26: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
-	28, // 27: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
-	29, // 28: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
-	35, // 29: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
-	16, // 30: girassol.coordinator.v1.PushHeader.consumed:type_name -> girassol.coordinator.v1.DataRange
-	36, // 31: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
-	31, // 32: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
-	32, // 33: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
-	3,  // 34: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
-	4,  // 35: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
-	23, // 36: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
-	26, // 37: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
-	5,  // 38: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
-	24, // 39: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
-	30, // 40: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
-	38, // [38:41] is the sub-list for method output_type
-	35, // [35:38] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	6,  // 0: girassol.coordinator.v1.RenewResponse.wireguard:type_name -> girassol.coordinator.v1.WireGuardPeer
+	11, // 1: girassol.coordinator.v1.SessionRequest.hello:type_name -> girassol.coordinator.v1.Hello
+	15, // 2: girassol.coordinator.v1.SessionRequest.heartbeat:type_name -> girassol.coordinator.v1.Heartbeat
+	22, // 3: girassol.coordinator.v1.SessionRequest.leave:type_name -> girassol.coordinator.v1.Leave
+	18, // 4: girassol.coordinator.v1.SessionRequest.link_test_result:type_name -> girassol.coordinator.v1.LinkTestResult
+	13, // 5: girassol.coordinator.v1.SessionResponse.welcome:type_name -> girassol.coordinator.v1.Welcome
+	21, // 6: girassol.coordinator.v1.SessionResponse.heartbeat_reply:type_name -> girassol.coordinator.v1.HeartbeatReply
+	23, // 7: girassol.coordinator.v1.SessionResponse.grant:type_name -> girassol.coordinator.v1.Grant
+	27, // 8: girassol.coordinator.v1.SessionResponse.stop:type_name -> girassol.coordinator.v1.Stop
+	28, // 9: girassol.coordinator.v1.SessionResponse.drain:type_name -> girassol.coordinator.v1.Drain
+	29, // 10: girassol.coordinator.v1.SessionResponse.committed:type_name -> girassol.coordinator.v1.Committed
+	30, // 11: girassol.coordinator.v1.SessionResponse.shutdown:type_name -> girassol.coordinator.v1.Shutdown
+	14, // 12: girassol.coordinator.v1.SessionResponse.seed_request:type_name -> girassol.coordinator.v1.SeedRequest
+	17, // 13: girassol.coordinator.v1.SessionResponse.link_test:type_name -> girassol.coordinator.v1.LinkTest
+	12, // 14: girassol.coordinator.v1.Hello.hardware:type_name -> girassol.coordinator.v1.Hardware
+	25, // 15: girassol.coordinator.v1.Welcome.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	0,  // 16: girassol.coordinator.v1.Heartbeat.state:type_name -> girassol.coordinator.v1.MemberState
+	19, // 17: girassol.coordinator.v1.Heartbeat.energy:type_name -> girassol.coordinator.v1.Energy
+	41, // 18: girassol.coordinator.v1.Heartbeat.trainer:type_name -> girassol.coordinator.v1.Heartbeat.TrainerEntry
+	20, // 19: girassol.coordinator.v1.Heartbeat.warm_start:type_name -> girassol.coordinator.v1.WarmStart
+	16, // 20: girassol.coordinator.v1.Heartbeat.link:type_name -> girassol.coordinator.v1.Link
+	25, // 21: girassol.coordinator.v1.Grant.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	42, // 22: girassol.coordinator.v1.Grant.config:type_name -> girassol.coordinator.v1.Grant.ConfigEntry
+	24, // 23: girassol.coordinator.v1.Grant.data:type_name -> girassol.coordinator.v1.DataRange
+	26, // 24: girassol.coordinator.v1.Algorithm.uplink:type_name -> girassol.coordinator.v1.Encoding
+	26, // 25: girassol.coordinator.v1.Algorithm.downlink:type_name -> girassol.coordinator.v1.Encoding
+	1,  // 26: girassol.coordinator.v1.PullRequest.kind:type_name -> girassol.coordinator.v1.PullRequest.Kind
+	33, // 27: girassol.coordinator.v1.PullResponse.header:type_name -> girassol.coordinator.v1.PullHeader
+	25, // 28: girassol.coordinator.v1.PullHeader.algorithm:type_name -> girassol.coordinator.v1.Algorithm
+	35, // 29: girassol.coordinator.v1.PushRequest.header:type_name -> girassol.coordinator.v1.PushHeader
+	2,  // 30: girassol.coordinator.v1.PushHeader.kind:type_name -> girassol.coordinator.v1.PushHeader.Kind
+	36, // 31: girassol.coordinator.v1.PushHeader.tensors:type_name -> girassol.coordinator.v1.TensorSection
+	37, // 32: girassol.coordinator.v1.PushHeader.evaluation:type_name -> girassol.coordinator.v1.Evaluation
+	43, // 33: girassol.coordinator.v1.PushHeader.metrics:type_name -> girassol.coordinator.v1.PushHeader.MetricsEntry
+	24, // 34: girassol.coordinator.v1.PushHeader.consumed:type_name -> girassol.coordinator.v1.DataRange
+	44, // 35: girassol.coordinator.v1.Evaluation.metrics:type_name -> girassol.coordinator.v1.Evaluation.MetricsEntry
+	39, // 36: girassol.coordinator.v1.PushResponse.resume:type_name -> girassol.coordinator.v1.Resume
+	40, // 37: girassol.coordinator.v1.PushResponse.result:type_name -> girassol.coordinator.v1.PushResult
+	3,  // 38: girassol.coordinator.v1.PushResult.status:type_name -> girassol.coordinator.v1.PushResult.Status
+	9,  // 39: girassol.coordinator.v1.Fleet.Session:input_type -> girassol.coordinator.v1.SessionRequest
+	31, // 40: girassol.coordinator.v1.Fleet.Pull:input_type -> girassol.coordinator.v1.PullRequest
+	34, // 41: girassol.coordinator.v1.Fleet.Push:input_type -> girassol.coordinator.v1.PushRequest
+	4,  // 42: girassol.coordinator.v1.Fleet.Renew:input_type -> girassol.coordinator.v1.RenewRequest
+	7,  // 43: girassol.coordinator.v1.Fleet.Measure:input_type -> girassol.coordinator.v1.MeasureRequest
+	10, // 44: girassol.coordinator.v1.Fleet.Session:output_type -> girassol.coordinator.v1.SessionResponse
+	32, // 45: girassol.coordinator.v1.Fleet.Pull:output_type -> girassol.coordinator.v1.PullResponse
+	38, // 46: girassol.coordinator.v1.Fleet.Push:output_type -> girassol.coordinator.v1.PushResponse
+	5,  // 47: girassol.coordinator.v1.Fleet.Renew:output_type -> girassol.coordinator.v1.RenewResponse
+	8,  // 48: girassol.coordinator.v1.Fleet.Measure:output_type -> girassol.coordinator.v1.MeasureResponse
+	44, // [44:49] is the sub-list for method output_type
+	39, // [39:44] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_fleet_proto_init() }
@@ -3202,12 +3830,13 @@ func file_coordinator_v1_fleet_proto_init() {
 	if File_coordinator_v1_fleet_proto != nil {
 		return
 	}
-	file_coordinator_v1_fleet_proto_msgTypes[0].OneofWrappers = []any{
+	file_coordinator_v1_fleet_proto_msgTypes[5].OneofWrappers = []any{
 		(*SessionRequest_Hello)(nil),
 		(*SessionRequest_Heartbeat)(nil),
 		(*SessionRequest_Leave)(nil),
+		(*SessionRequest_LinkTestResult)(nil),
 	}
-	file_coordinator_v1_fleet_proto_msgTypes[1].OneofWrappers = []any{
+	file_coordinator_v1_fleet_proto_msgTypes[6].OneofWrappers = []any{
 		(*SessionResponse_Welcome)(nil),
 		(*SessionResponse_HeartbeatReply)(nil),
 		(*SessionResponse_Grant)(nil),
@@ -3216,14 +3845,16 @@ func file_coordinator_v1_fleet_proto_init() {
 		(*SessionResponse_Committed)(nil),
 		(*SessionResponse_Shutdown)(nil),
 		(*SessionResponse_SeedRequest)(nil),
+		(*SessionResponse_LinkTest)(nil),
 	}
-	file_coordinator_v1_fleet_proto_msgTypes[2].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[4].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[6].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[7].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[9].OneofWrappers = []any{}
 	file_coordinator_v1_fleet_proto_msgTypes[11].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[23].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[25].OneofWrappers = []any{}
-	file_coordinator_v1_fleet_proto_msgTypes[26].OneofWrappers = []any{
+	file_coordinator_v1_fleet_proto_msgTypes[12].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[19].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[31].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[33].OneofWrappers = []any{}
+	file_coordinator_v1_fleet_proto_msgTypes[34].OneofWrappers = []any{
 		(*PushResponse_Resume)(nil),
 		(*PushResponse_Result)(nil),
 	}
@@ -3233,7 +3864,7 @@ func file_coordinator_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_fleet_proto_rawDesc), len(file_coordinator_v1_fleet_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   33,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,8 @@ const (
 	Fleet_Session_FullMethodName = "/girassol.coordinator.v1.Fleet/Session"
 	Fleet_Pull_FullMethodName    = "/girassol.coordinator.v1.Fleet/Pull"
 	Fleet_Push_FullMethodName    = "/girassol.coordinator.v1.Fleet/Push"
+	Fleet_Renew_FullMethodName   = "/girassol.coordinator.v1.Fleet/Renew"
+	Fleet_Measure_FullMethodName = "/girassol.coordinator.v1.Fleet/Measure"
 )
 
 // FleetClient is the client API for Fleet service.
@@ -47,6 +49,14 @@ type FleetClient interface {
 	// the coordinator ends with a PushResult. The same update id twice gives the
 	// same answer and counts once.
 	Push(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PushRequest, PushResponse], error)
+	// Renew exchanges a certificate before it expires: the caller's identity stays
+	// that of the certificate it calls with. UNIMPLEMENTED where the coordinator holds
+	// no authority's key (on Kubernetes the operator renews).
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
+	// Measure carries the bytes of a link test that the coordinator has asked for by
+	// LinkTest: the agent says what it wants, and the coordinator answers each
+	// request with so many bytes.
+	Measure(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MeasureRequest, MeasureResponse], error)
 }
 
 type fleetClient struct {
@@ -102,6 +112,29 @@ func (c *fleetClient) Push(ctx context.Context, opts ...grpc.CallOption) (grpc.B
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Fleet_PushClient = grpc.BidiStreamingClient[PushRequest, PushResponse]
 
+func (c *fleetClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewResponse)
+	err := c.cc.Invoke(ctx, Fleet_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetClient) Measure(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MeasureRequest, MeasureResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Fleet_ServiceDesc.Streams[3], Fleet_Measure_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[MeasureRequest, MeasureResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Fleet_MeasureClient = grpc.BidiStreamingClient[MeasureRequest, MeasureResponse]
+
 // FleetServer is the server API for Fleet service.
 // All implementations must embed UnimplementedFleetServer
 // for forward compatibility.
@@ -119,6 +152,14 @@ type FleetServer interface {
 	// the coordinator ends with a PushResult. The same update id twice gives the
 	// same answer and counts once.
 	Push(grpc.BidiStreamingServer[PushRequest, PushResponse]) error
+	// Renew exchanges a certificate before it expires: the caller's identity stays
+	// that of the certificate it calls with. UNIMPLEMENTED where the coordinator holds
+	// no authority's key (on Kubernetes the operator renews).
+	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
+	// Measure carries the bytes of a link test that the coordinator has asked for by
+	// LinkTest: the agent says what it wants, and the coordinator answers each
+	// request with so many bytes.
+	Measure(grpc.BidiStreamingServer[MeasureRequest, MeasureResponse]) error
 	mustEmbedUnimplementedFleetServer()
 }
 
@@ -137,6 +178,12 @@ func (UnimplementedFleetServer) Pull(*PullRequest, grpc.ServerStreamingServer[Pu
 }
 func (UnimplementedFleetServer) Push(grpc.BidiStreamingServer[PushRequest, PushResponse]) error {
 	return status.Error(codes.Unimplemented, "method Push not implemented")
+}
+func (UnimplementedFleetServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedFleetServer) Measure(grpc.BidiStreamingServer[MeasureRequest, MeasureResponse]) error {
+	return status.Error(codes.Unimplemented, "method Measure not implemented")
 }
 func (UnimplementedFleetServer) mustEmbedUnimplementedFleetServer() {}
 func (UnimplementedFleetServer) testEmbeddedByValue()               {}
@@ -184,13 +231,43 @@ func _Fleet_Push_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Fleet_PushServer = grpc.BidiStreamingServer[PushRequest, PushResponse]
 
+func _Fleet_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Fleet_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Fleet_Measure_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(FleetServer).Measure(&grpc.GenericServerStream[MeasureRequest, MeasureResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Fleet_MeasureServer = grpc.BidiStreamingServer[MeasureRequest, MeasureResponse]
+
 // Fleet_ServiceDesc is the grpc.ServiceDesc for Fleet service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Fleet_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "girassol.coordinator.v1.Fleet",
 	HandlerType: (*FleetServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Renew",
+			Handler:    _Fleet_Renew_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Session",
@@ -206,6 +283,12 @@ var Fleet_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Push",
 			Handler:       _Fleet_Push_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Measure",
+			Handler:       _Fleet_Measure_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

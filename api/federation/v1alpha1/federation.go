@@ -68,6 +68,9 @@ type FederationSpec struct {
 	Algorithm AlgorithmSpec `json:"algorithm,omitzero"`
 	// +optional
 	Rounds RoundsSpec `json:"rounds,omitzero"`
+	// Admission bounds what a site may send and send how often.
+	// +optional
+	Admission AdmissionSpec `json:"admission,omitzero"`
 	// Evaluation of the committed model on held-out data.
 	// +optional
 	Evaluation EvaluationSpec `json:"evaluation,omitzero"`
@@ -153,6 +156,8 @@ const (
 type AlgorithmSpec struct {
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
+	// OuterLearningRate and OuterMomentum of the outer step. Where neither is set,
+	// DecoupledMomentum follows the number of members in a commit and their agreement.
 	// +optional
 	OuterLearningRate *resource.Quantity `json:"outerLearningRate,omitempty"`
 	// +optional
@@ -161,18 +166,59 @@ type AlgorithmSpec struct {
 	Uplink *EncodingSpec `json:"uplink,omitempty"`
 	// +optional
 	Downlink *EncodingSpec `json:"downlink,omitempty"`
+	// Schedule of densities over the run, by committed version: each entry holds from
+	// its version on. Unset: uplink and downlink hold for all of it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Schedule []DensitySpec `json:"schedule,omitempty"`
+	// Robust merging of dense updates (DiLoCo, FedAvg).
+	// +optional
+	Robust *RobustSpec `json:"robust,omitempty"`
+}
+
+// DensitySpec is how much is sent from a version on.
+type DensitySpec struct {
+	// FromVersion, ascending.
+	// +kubebuilder:validation:Minimum=0
+	FromVersion int64 `json:"fromVersion"`
+	// UplinkKeepOneIn and DownlinkKeepOneIn; unset: as in uplink and downlink.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	UplinkKeepOneIn int32 `json:"uplinkKeepOneIn,omitempty"`
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	DownlinkKeepOneIn int32 `json:"downlinkKeepOneIn,omitempty"`
+}
+
+// RobustSpec bounds what single members can do to a merge of dense updates.
+type RobustSpec struct {
+	// TrimFraction of the members cut off at each end of every coordinate before the
+	// mean, which is then unweighted: at least 0, below 0.5.
+	// +optional
+	TrimFraction *resource.Quantity `json:"trimFraction,omitempty"`
+	// ClipFactor: an update whose norm is more than so many times the median of its
+	// round's is scaled down to that; above 0.
+	// +optional
+	ClipFactor *resource.Quantity `json:"clipFactor,omitempty"`
 }
 
 // ValueFormat is how one value travels.
 //
-// +kubebuilder:validation:Enum=FP32;BF16;TwoBit
+// +kubebuilder:validation:Enum=FP32;BF16;EightBit;FourBit;TwoBit;OneBit
 type ValueFormat string
 
 // Value formats.
 const (
-	ValuesFP32   ValueFormat = "FP32"
-	ValuesBF16   ValueFormat = "BF16"
-	ValuesTwoBit ValueFormat = "TwoBit"
+	ValuesFP32 ValueFormat = "FP32"
+	ValuesBF16 ValueFormat = "BF16"
+	// The others share scales by group, and what they round away is sent later.
+	ValuesEightBit ValueFormat = "EightBit"
+	ValuesFourBit  ValueFormat = "FourBit"
+	ValuesTwoBit   ValueFormat = "TwoBit"
+	ValuesOneBit   ValueFormat = "OneBit"
 )
 
 // EncodingSpec is how one direction is compressed.
@@ -184,7 +230,27 @@ type EncodingSpec struct {
 	KeepOneIn int32 `json:"keepOneIn,omitempty"`
 	// +optional
 	Values ValueFormat `json:"values,omitempty"`
+	// Transform: DCT of blocks of 64, or Identity, which chooses among the elements
+	// themselves. Only DecoupledMomentum has a choice.
+	// +optional
+	Transform TransformName `json:"transform,omitempty"`
+	// GroupSize of the coefficients that are chosen and scaled together: a power of
+	// two from 256 to 4096. Default 4096.
+	// +optional
+	// +kubebuilder:validation:Enum=256;512;1024;2048;4096
+	GroupSize int32 `json:"groupSize,omitempty"`
 }
+
+// TransformName names a transform.
+//
+// +kubebuilder:validation:Enum=DCT;Identity
+type TransformName string
+
+// Transforms.
+const (
+	TransformDCT      TransformName = "DCT"
+	TransformIdentity TransformName = "Identity"
+)
 
 // RoundsSpec says how rounds run.
 type RoundsSpec struct {
@@ -255,7 +321,9 @@ const (
 
 // RedisSpec addresses a Redis.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Trial') != ((has(self.url) && size(self.url) > 0) || has(self.urlSecret))",message="an existing Redis needs url or urlSecret; mode Trial makes its own and takes neither"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Trial') != ((has(self.url) && size(self.url) > 0) || has(self.urlSecret) || (has(self.addresses) && size(self.addresses) > 0))",message="an existing Redis needs url, urlSecret or addresses; mode Trial makes its own and takes none of them"
+// +kubebuilder:validation:XValidation:rule="!(has(self.addresses) && size(self.addresses) > 0 && ((has(self.url) && size(self.url) > 0) || has(self.urlSecret)))",message="give addresses, or url or urlSecret, not both"
+// +kubebuilder:validation:XValidation:rule="!(has(self.masterName) && size(self.masterName) > 0) || (has(self.addresses) && size(self.addresses) > 0)",message="masterName belongs to the addresses of Sentinels",fieldPath=".masterName"
 // +kubebuilder:validation:XValidation:rule="!(has(self.url) && size(self.url) > 0 && has(self.urlSecret))",message="give url or urlSecret, not both"
 type RedisSpec struct {
 	// +optional
@@ -267,6 +335,47 @@ type RedisSpec struct {
 	// URLSecret holds the URL with its password. Kubernetes only.
 	// +optional
 	URLSecret *SecretKeyReference `json:"urlSecret,omitempty"`
+	// Addresses, host:port, of a Cluster's nodes, or of Sentinels where MasterName is
+	// given.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	Addresses []string `json:"addresses,omitempty"`
+	// MasterName that the Sentinels watch.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	MasterName string `json:"masterName,omitempty"`
+	// Username of the coordinator's ACL user; agents have one of their own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Username string `json:"username,omitempty"`
+	// PasswordFile that the coordinator reads, again for each connection.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// TLS to Redis.
+	// +optional
+	TLS *RedisTLSSpec `json:"tls,omitempty"`
+}
+
+// RedisTLSSpec of the connections to Redis.
+type RedisTLSSpec struct {
+	// CAFile with the authority of Redis's certificate; unset: the system's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	CAFile string `json:"caFile,omitempty"`
+	// CertFile and KeyFile, where Redis asks for a client's certificate.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	CertFile string `json:"certFile,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	KeyFile string `json:"keyFile,omitempty"`
+	// ServerName that the certificate must carry; unset: the host dialled.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ServerName string `json:"serverName,omitempty"`
 }
 
 // RunState is Running or Suspended.

@@ -191,17 +191,22 @@ const (
 	ReasonNodeCordoned    Reason = "NodeCordoned"
 	ReasonNodeTainted     Reason = "NodeTainted"
 	// ReasonNodeGoing: its machine is being deleted or reclaimed.
-	ReasonNodeGoing       Reason = "NodeGoing"
-	ReasonDriverUpgrade   Reason = "DriverUpgrade"
-	ReasonAgentCrashLoop  Reason = "AgentCrashLoop"
-	ReasonAgentPending    Reason = "AgentPending"
-	ReasonMixedVendors    Reason = "MixedVendors"
-	ReasonVendorMismatch  Reason = "VendorMismatch"
-	ReasonTooFewGPUs      Reason = "TooFewGPUs"
-	ReasonNodesOverlap    Reason = "NodesOverlap"
-	ReasonNotDraining     Reason = "NotDraining"
-	ReasonMutualTLS       Reason = "MutualTLS"
-	ReasonMeshDeclared    Reason = "MeshDeclared"
+	ReasonNodeGoing      Reason = "NodeGoing"
+	ReasonDriverUpgrade  Reason = "DriverUpgrade"
+	ReasonAgentCrashLoop Reason = "AgentCrashLoop"
+	ReasonAgentPending   Reason = "AgentPending"
+	ReasonMixedVendors   Reason = "MixedVendors"
+	ReasonVendorMismatch Reason = "VendorMismatch"
+	ReasonTooFewGPUs     Reason = "TooFewGPUs"
+	ReasonNodesOverlap   Reason = "NodesOverlap"
+	ReasonNotDraining    Reason = "NotDraining"
+	ReasonMutualTLS      Reason = "MutualTLS"
+	ReasonMeshDeclared   Reason = "MeshDeclared"
+	// ReasonTunnelUp: a WireGuard handshake is recent.
+	ReasonTunnelUp Reason = "TunnelUp"
+	// ReasonTunnelSilent: there was none lately, or never.
+	ReasonTunnelSilent    Reason = "TunnelSilent"
+	ReasonPlaintext       Reason = "Plaintext"
 	ReasonConnected       Reason = "Connected"
 	ReasonNotConnected    Reason = "NotConnected"
 	ReasonNothingWanted   Reason = "NothingWanted"
@@ -303,4 +308,27 @@ const (
 	ReasonDataNotLeased  Reason = "DataNotLeased"
 	ReasonTrainerFailed  Reason = "TrainerFailed"
 	ReasonTrainerTimeout Reason = "TrainerTimeout"
+)
+
+// Why a site's or a member's identity was not believed.
+const (
+	ReasonTokenUnknown        Reason = "TokenUnknown"
+	ReasonTokenUsed           Reason = "TokenUsed"
+	ReasonTokenExpired        Reason = "TokenExpired"
+	ReasonCertificateRevoked  Reason = "CertificateRevoked"
+	ReasonCertificateExpired  Reason = "CertificateExpired"
+	ReasonCertificateExpiring Reason = "CertificateExpiring"
+	ReasonClockSkew           Reason = "ClockSkew"
+	ReasonIdentityRevoked     Reason = "IdentityRevoked"
+)
+
+// What spec.admission refuses.
+const (
+	ReasonNormTooLarge       Reason = "NormTooLarge"
+	ReasonDirectionTooFar    Reason = "DirectionTooFar"
+	ReasonQuarantined        Reason = "Quarantined"
+	ReasonBytesQuota         Reason = "BytesQuota"
+	ReasonMembersQuota       Reason = "MembersQuota"
+	ReasonCallsQuota         Reason = "CallsQuota"
+	ReasonTooManyConnections Reason = "TooManyConnections"
 )

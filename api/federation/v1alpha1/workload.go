@@ -6,7 +6,7 @@ import (
 
 // LinkMode says what protects the link between agents and coordinator.
 //
-// +kubebuilder:validation:Enum=MTLS;Mesh
+// +kubebuilder:validation:Enum=MTLS;WireGuard;Mesh
 type LinkMode string
 
 // Link modes.
@@ -14,6 +14,9 @@ const (
 	// LinkMTLS: both ends prove themselves with certificates of the federation's
 	// own authority; a site's name stands in its certificate. Default.
 	LinkMTLS LinkMode = "MTLS"
+	// LinkWireGuard: a tunnel of the product's own; a site's name belongs to its
+	// tunnel key, which its certificate has vouched for.
+	LinkWireGuard LinkMode = "WireGuard"
 	// LinkMesh: plaintext inside a mesh that encrypts below (Cilium, Linkerd). A
 	// site's name is then what its agent says.
 	LinkMesh LinkMode = "Mesh"
@@ -23,6 +26,9 @@ const (
 type LinkSpec struct {
 	// +optional
 	Mode LinkMode `json:"mode,omitempty"`
+	// WireGuard, for that mode.
+	// +optional
+	WireGuard *WireGuardSpec `json:"wireGuard,omitempty"`
 	// CASecret holds the authority's tls.crt and tls.key, from which certificates
 	// are issued. Unset: the operator makes one of its own.
 	// +optional
@@ -33,6 +39,35 @@ type LinkSpec struct {
 	// +kubebuilder:validation:MaxLength=261
 	// +kubebuilder:validation:XValidation:rule="size(self) == 0 || self.matches('^([a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?|[[][0-9a-fA-F:.]+[]]):[0-9]{1,5}$')",message="address is host:port without a scheme, such as coordinator.example.com:7465 or [2001:db8::1]:7465"
 	Address string `json:"address,omitempty"`
+}
+
+// TunnelDevice is where a WireGuard tunnel ends.
+//
+// +kubebuilder:validation:Enum=Userspace;Kernel
+type TunnelDevice string
+
+// Tunnel devices.
+const (
+	// TunnelUserspace needs no rights: the network stack is the process's own. Default.
+	TunnelUserspace TunnelDevice = "Userspace"
+	// TunnelKernel is a TUN device; it needs NET_ADMIN and /dev/net/tun.
+	TunnelKernel TunnelDevice = "Kernel"
+)
+
+// WireGuardSpec of the coordinator's end, the hub that sites dial.
+type WireGuardSpec struct {
+	// Device; agents have a flag of their own.
+	// +optional
+	Device TunnelDevice `json:"device,omitempty"`
+	// Endpoint at which sites reach the hub by UDP, host:port.
+	// +optional
+	// +kubebuilder:validation:MaxLength=261
+	Endpoint string `json:"endpoint,omitempty"`
+	// MTU of packets inside the tunnel. Default 1420; 1280 gets through every path.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65455
+	MTU int32 `json:"mtu,omitempty"`
 }
 
 // ReclaimPolicy says what becomes of the commit log with its federation.
