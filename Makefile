@@ -13,6 +13,7 @@ LONG_BUBBLES := ./signals/director ./coordinator/app/simulate
 # Generators and linter live in modules of their own: go.mod stays the product's.
 BUF      := $(GO) tool -modfile=../internal/tools/go.mod buf
 LINT     := $(GO) tool -modfile=internal/tools/lint/go.mod golangci-lint
+SUPPLY   := $(GO) tool -modfile=internal/tools/supply/go.mod
 CRDGEN   := $(GO) tool -modfile=internal/tools/controllergen/go.mod controller-gen
 # Tests that need dependencies which the product must not have.
 MODULES  := charts/chartstest internal/tools/grafana internal/tools/keda internal/tools/images internal/tools/kernelgen examples/convergence
@@ -141,6 +142,24 @@ fresh: generate-kubernetes generate-kernels
 lint: check-go generate ## golangci-lint, and generated code that is fresh (the first run builds the linter: minutes)
 	@git diff --exit-code --stat -- 'api/*.pb.go' 'api/**/zz_generated*.go' charts/girassol/files internal/kernel || { echo "generated files were stale; commit what make generate made"; exit 1; }
 	$(LINT) run ./...
+
+VULNDB ?=
+.PHONY: vuln
+vuln: check-go ## Known vulnerabilities in the code that the product calls (VULNDB=file:///...: a copy of the database)
+	@code=0; out=$$($(SUPPLY) govulncheck $(if $(VULNDB),-db $(VULNDB)) ./... 2>&1) || code=$$?; \
+	if [ $$code = 1 ] && grep -q 'fetching vulnerabilities' <<<"$$out"; then \
+	  echo "make: the Go vulnerability database cannot be reached here: no check was made"; exit 0; \
+	fi; \
+	printf '%s\n' "$$out"; exit $$code
+
+.PHONY: sbom
+sbom: check-go ## Bills of materials of the programs, CycloneDX JSON, into bin/sbom
+	@mkdir -p $(BIN)/sbom
+	@for p in coordinator/cmd/coordinator coordinator/cmd/girassol siteagent/cmd/agent siteagent/cmd/agent-nvml operator/cmd/operator; do \
+	  $(SUPPLY) cyclonedx-gomod app -json -licenses -std -main $$p -output $(BIN)/sbom/$$(basename $$p).cdx.json . 2>/dev/null \
+	    || { echo "make: no bill of materials for $$p: run the command by hand to see why"; exit 1; }; \
+	  echo "$(BIN)/sbom/$$(basename $$p).cdx.json"; \
+	done
 
 .PHONY: clean
 clean: ## Remove build outputs and the demo's folder
