@@ -24,8 +24,25 @@ type Values string
 const (
 	FP32 Values = "fp32"
 	BF16 Values = "bf16"
+	// EightBit and FourBit are whole multiples of the group's step.
+	EightBit Values = "8bit"
+	FourBit  Values = "4bit"
 	// TwoBit is a sign and one of two levels; the levels belong to the group.
 	TwoBit Values = "2bit"
+	// OneBit is a sign; the one level belongs to the group.
+	OneBit Values = "1bit"
+)
+
+// Quantised says that values share what their group has: steps or levels.
+func (v Values) Quantised() bool {
+	return v == EightBit || v == FourBit || v == TwoBit || v == OneBit
+}
+
+// The sizes of a group, all powers of two.
+const (
+	MinGroupSize = 256
+	// MaxGroupSize is also the default.
+	MaxGroupSize = 4096
 )
 
 // Encoding is how one direction is compressed.
@@ -34,6 +51,17 @@ type Encoding struct {
 	// KeepOneIn sends one of so many coefficients of each group; 1 sends all.
 	KeepOneIn int    `json:"keepOneIn"`
 	Values    Values `json:"values"`
+	// GroupSize of the coefficients that are chosen and scaled together: a power of
+	// two from MinGroupSize to MaxGroupSize; 0 is MaxGroupSize.
+	GroupSize int `json:"groupSize,omitempty"`
+}
+
+// Group is the size of a group, also where GroupSize is not set.
+func (e Encoding) Group() int {
+	if e.GroupSize == 0 {
+		return MaxGroupSize
+	}
+	return e.GroupSize
 }
 
 // Lossless says that what arrives is what was sent, within the codec's

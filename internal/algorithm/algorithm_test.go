@@ -148,12 +148,36 @@ func TestSpecOverridesDefaults(t *testing.T) {
 	}
 }
 
+func TestEveryValueFormatAndGroupSizeArrives(t *testing.T) {
+	for written, want := range map[v1alpha1.ValueFormat]Values{
+		v1alpha1.ValuesFP32: FP32, v1alpha1.ValuesBF16: BF16, v1alpha1.ValuesEightBit: EightBit,
+		v1alpha1.ValuesFourBit: FourBit, v1alpha1.ValuesTwoBit: TwoBit, v1alpha1.ValuesOneBit: OneBit,
+	} {
+		for _, group := range []int32{0, 256, 512, 1024, 2048, 4096} {
+			p, err := FromSpec(v1alpha1.AlgorithmSpec{Uplink: &v1alpha1.EncodingSpec{Values: written, GroupSize: group}})
+			if err != nil || p.Uplink.Values != want || p.Uplink.GroupSize != int(group) {
+				t.Fatalf("%s in groups of %d: %+v (%v)", written, group, p.Uplink, err)
+			}
+			if got, err := FromProto(p.ToProto()); err != nil || got != p {
+				t.Errorf("%+v (%v), want %+v", got, err, p)
+			}
+		}
+	}
+	if (Encoding{}).Group() != MaxGroupSize || (Encoding{GroupSize: 512}).Group() != 512 {
+		t.Error("an unset group size is not the largest")
+	}
+}
+
 func TestBadSpecsNameTheField(t *testing.T) {
 	for path, s := range map[string]v1alpha1.AlgorithmSpec{
 		"spec.algorithm.strategy":          {Strategy: "Krum"},
 		"spec.algorithm.outerLearningRate": {OuterLearningRate: quantity("0")},
 		"spec.algorithm.outerMomentum":     {OuterMomentum: quantity("1")},
 		"spec.algorithm.uplink.keepOneIn":  {Uplink: &v1alpha1.EncodingSpec{KeepOneIn: -1}},
+		"spec.algorithm.uplink.groupSize":  {Uplink: &v1alpha1.EncodingSpec{GroupSize: 384}},
+		"algorithm.uplink.groupSize:":      {Uplink: &v1alpha1.EncodingSpec{GroupSize: 8192}},
+		"one of each group of 256":         {Uplink: &v1alpha1.EncodingSpec{GroupSize: 256, KeepOneIn: 512}},
+		"spec.algorithm.uplink:":           {Strategy: v1alpha1.DiLoCo, Uplink: &v1alpha1.EncodingSpec{Values: v1alpha1.ValuesEightBit}},
 		"spec.algorithm.downlink.values":   {Downlink: &v1alpha1.EncodingSpec{Values: "FP8"}},
 		"spec.algorithm.downlink:":         {Strategy: v1alpha1.FedAvg, Downlink: &v1alpha1.EncodingSpec{KeepOneIn: 16}},
 	} {

@@ -24,6 +24,7 @@ func (p Parameters) ToProto() *coordinatorv1.Algorithm {
 func (e Encoding) toProto() *coordinatorv1.Encoding {
 	return &coordinatorv1.Encoding{
 		Transform: string(e.Transform), KeepOneIn: uint32(e.KeepOneIn), Values: string(e.Values),
+		GroupSize: uint32(e.GroupSize),
 	}
 }
 
@@ -47,6 +48,7 @@ func encodingFromProto(e *coordinatorv1.Encoding) Encoding {
 		Transform: Transform(e.GetTransform()),
 		KeepOneIn: int(min(e.GetKeepOneIn(), 1<<30)),
 		Values:    Values(e.GetValues()),
+		GroupSize: int(min(e.GetGroupSize(), 1<<30)),
 	}
 }
 
@@ -103,17 +105,21 @@ func overrideEncoding(e *Encoding, s *v1alpha1.EncodingSpec, side string) error 
 	if s.KeepOneIn != 0 {
 		e.KeepOneIn = int(s.KeepOneIn)
 	}
-	switch s.Values {
-	case "":
-	case v1alpha1.ValuesFP32:
-		e.Values = FP32
-	case v1alpha1.ValuesBF16:
-		e.Values = BF16
-	case v1alpha1.ValuesTwoBit:
-		e.Values = TwoBit
-	default:
-		return fmt.Errorf("spec.algorithm.%s.values: unknown %q, want %s, %s or %s",
-			side, s.Values, v1alpha1.ValuesFP32, v1alpha1.ValuesBF16, v1alpha1.ValuesTwoBit)
+	if s.GroupSize != 0 {
+		e.GroupSize = int(s.GroupSize)
+	}
+	if s.Values != "" {
+		v, ok := valuesOf[s.Values]
+		if !ok {
+			return fmt.Errorf("spec.algorithm.%s.values: unknown %q, want %s, %s, %s, %s, %s or %s", side, s.Values, v1alpha1.ValuesFP32,
+				v1alpha1.ValuesBF16, v1alpha1.ValuesEightBit, v1alpha1.ValuesFourBit, v1alpha1.ValuesTwoBit, v1alpha1.ValuesOneBit)
+		}
+		e.Values = v
 	}
 	return nil
+}
+
+var valuesOf = map[v1alpha1.ValueFormat]Values{
+	v1alpha1.ValuesFP32: FP32, v1alpha1.ValuesBF16: BF16, v1alpha1.ValuesEightBit: EightBit,
+	v1alpha1.ValuesFourBit: FourBit, v1alpha1.ValuesTwoBit: TwoBit, v1alpha1.ValuesOneBit: OneBit,
 }

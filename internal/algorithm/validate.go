@@ -46,12 +46,16 @@ func (p Parameters) validate(parent string) error {
 		if side.e.KeepOneIn < 1 || side.e.KeepOneIn > MaxKeepOneIn {
 			fail(side.path+".keepOneIn", "%d is not in 1 to %d", side.e.KeepOneIn, MaxKeepOneIn)
 		}
-		switch side.e.Values {
-		case FP32, BF16, TwoBit:
-		default:
-			fail(side.path+".values", "unknown %q, want %q, %q or %q", side.e.Values, FP32, BF16, TwoBit)
+		if side.e.Values != FP32 && side.e.Values != BF16 && !side.e.Values.Quantised() {
+			fail(side.path+".values", "unknown %q, want %q, %q, %q, %q, %q or %q", side.e.Values, FP32, BF16, EightBit, FourBit, TwoBit, OneBit)
 		}
-		if dense && (side.e.KeepOneIn > 1 || side.e.Values == TwoBit) {
+		switch group := side.e.Group(); {
+		case group < MinGroupSize || group > MaxGroupSize || group&(group-1) != 0:
+			fail(side.path+".groupSize", "%d is no power of two from %d to %d", group, MinGroupSize, MaxGroupSize)
+		case side.e.KeepOneIn > group && side.e.KeepOneIn <= MaxKeepOneIn:
+			fail(side.path+".keepOneIn", "one in %d is less than one of each group of %d: keep more or raise groupSize", side.e.KeepOneIn, group)
+		}
+		if dense && (side.e.KeepOneIn > 1 || side.e.Values.Quantised()) {
 			fail(side.path, "%s sends everything in fp32 or bf16; use %s for less", p.Strategy, DecoupledMomentum)
 		}
 	}
