@@ -69,6 +69,7 @@ func testManifest(version uint64, kind string) Manifest {
 	return Manifest{
 		Version: version, Round: version + 2, Kind: kind, UnixMilli: 1e12,
 		Digest: hex.EncodeToString(digest[:]), LayoutDigest: hex.EncodeToString(layout[:]), Algorithm: params,
+		DigestForm: tensor.DigestForm,
 	}
 }
 

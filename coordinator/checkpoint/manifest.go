@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"girassol.dev/coordinator/gate"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
+	"girassol.dev/internal/tensor"
 )
 
 // The kinds of versions.
@@ -41,7 +43,9 @@ type Manifest struct {
 	Term      uint64 `json:"term"`
 	UnixMilli int64  `json:"unixMilli"`
 	// Digest of the state after this version and of its layout, in hex.
-	Digest       string               `json:"digest"`
+	Digest string `json:"digest"`
+	// DigestForm is how states are digested; the store fills it in.
+	DigestForm   string               `json:"digestForm"`
 	LayoutDigest string               `json:"layoutDigest"`
 	Algorithm    algorithm.Parameters `json:"algorithm"`
 	Members      []ManifestMember     `json:"members,omitempty"`
@@ -155,6 +159,10 @@ type FileSum struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// ErrDigestForm says that a store was written by a release whose digests have
+// another form: nothing in it is damaged, but nothing can be compared either.
+var ErrDigestForm = errors.New("digests have another form")
+
 // maxManifest is the most bytes that a manifest may have.
 const maxManifest = 64 << 20
 
@@ -168,6 +176,7 @@ var sealLength = len(fmt.Sprintf(sealFormat, 0))
 // finite count as missing: JSON has no word for them.
 func (m Manifest) encode() ([]byte, error) {
 	m = m.withoutNonFinite()
+	m.DigestForm = tensor.DigestForm
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
@@ -217,6 +226,10 @@ func (m Manifest) validate() error {
 		if raw, err := hex.DecodeString(d.value); err != nil || len(raw) != 32 {
 			return fail("%s is %.80q, want 64 hex digits", d.field, d.value)
 		}
+	}
+	if m.DigestForm != tensor.DigestForm {
+		return fail("%w: %q, want %q: go on with the release that wrote it, or begin in an empty folder with the model as first weights",
+			ErrDigestForm, cmp.Or(m.DigestForm, "sha-256/1MiB"), tensor.DigestForm)
 	}
 	seen := map[string]bool{}
 	for _, u := range m.Members {

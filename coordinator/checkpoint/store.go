@@ -127,7 +127,11 @@ func (s *Store) startTerm() error {
 		}
 		if n := len(versions); n > 0 {
 			// A damaged manifest is Recover's business.
-			if m, err := s.manifest(sub, versions[n-1]); err == nil {
+			m, err := s.manifest(sub, versions[n-1])
+			if errors.Is(err, ErrDigestForm) {
+				return err
+			}
+			if err == nil {
 				last = max(last, m.Term)
 			}
 		}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -56,6 +57,9 @@ func (r *Reader) trail(snapshots []uint64, version uint64, newest bool) (Recover
 			if err == nil {
 				return w.forward()
 			}
+			if errors.Is(err, ErrDigestForm) {
+				return Recovered{}, err
+			}
 			w.damage(snapshotsDir, v, fmt.Sprintf("snapshot of version %d: %v", v, err))
 		}
 		m, err := r.readCommit(v)
@@ -64,6 +68,8 @@ func (r *Reader) trail(snapshots []uint64, version uint64, newest bool) (Recover
 			w.steps = append(w.steps, m)
 			v = m.parent()
 			continue
+		case errors.Is(err, ErrDigestForm):
+			return Recovered{}, err
 		case !r.has(commitsDir, v):
 			if w.spare && len(w.steps) == 0 && v > 0 && len(w.out.damaged) > 0 {
 				v-- // the damaged snapshot was all there was of it

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 )
 
@@ -21,8 +22,8 @@ func referenceDigest(s *State) [32]byte {
 	pre := layout[:]
 	store := func(b []byte) {
 		pre = binary.LittleEndian.AppendUint64(pre, uint64(len(b)))
-		for block := range slices.Chunk(b, 1<<20) {
-			sum := sha256.Sum256(block)
+		for block := range slices.Chunk(b, 64<<10) {
+			sum := xxh3.Hash128(block).Bytes()
 			pre = append(pre, sum[:]...)
 		}
 	}
@@ -51,8 +52,18 @@ func TestDigestFollowsItsDefinition(t *testing.T) {
 		if got := s.Digest(); got != want {
 			t.Errorf("digest %x, definition %x", got, want)
 		}
-		if got := s.digest(false); got != want {
+		plain := s.DigestTrail()
+		plain.view = false
+		plain.parallel(3)
+		if got := plain.Sum(); got != want {
 			t.Errorf("without a view of memory: %x, definition %x", got, want)
+		}
+		trail := s.DigestTrail()
+		for n := 0; n < len(s.Theta); n += 70_001 {
+			trail.Upto(n)
+		}
+		if got := trail.Sum(); got != want {
+			t.Errorf("behind changes: %x, definition %x", got, want)
 		}
 		s.Close()
 	}

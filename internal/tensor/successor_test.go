@@ -8,11 +8,11 @@ import (
 )
 
 func TestDigestOfPiecesIsTheStates(t *testing.T) {
-	big := layout(t, Spec{"a", F32, []int64{digestBlock/2 + 3}, Parameter}, Spec{"b", F32, []int64{digestBlock / 4}, Buffer})
+	big := layout(t, Spec{"a", F32, []int64{(1<<20)/2 + 3}, Parameter}, Spec{"b", F32, []int64{(1 << 20) / 4}, Buffer})
 	for _, l := range []*Layout{model(t), big} {
 		s := filled(l, false)
 		defer s.Close()
-		for _, piece := range []int{1, 63, digestBlock / 4, 1 << 30} {
+		for _, piece := range []int{1, 63, (1 << 20) / 4, 1 << 30} {
 			if l == big && piece < 63 {
 				continue // the same, slowly
 			}

@@ -28,8 +28,9 @@ const (
 
 	// keepGenerations on disk: the current one and the one before.
 	keepGenerations = 2
-	// recordFormat is raised when older code could misread a record.
-	recordFormat = 1
+	// recordFormat is raised when older code could misread a record. 2: digests of
+	// states by XXH3.
+	recordFormat = 2
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

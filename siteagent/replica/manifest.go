@@ -27,7 +27,7 @@ type Manifest struct {
 func ParseManifest(h *coordinatorv1.PullHeader) (Manifest, error) {
 	m := Manifest{Version: h.GetVersion(), Round: h.GetRound(), UpdateIDs: h.GetUpdateIds(), RolledBack: h.GetRolledBack()}
 	if len(h.GetDigest()) != len(m.Digest) {
-		return m, fmt.Errorf("replica: manifest of version %d: a digest of %d bytes is no SHA-256", m.Version, len(h.GetDigest()))
+		return m, fmt.Errorf("replica: manifest of version %d: a digest has %d bytes, want 32", m.Version, len(h.GetDigest()))
 	}
 	copy(m.Digest[:], h.GetDigest())
 	var err error
