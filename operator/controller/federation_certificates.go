@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/certs"
 	"girassol.dev/internal/wire"
 	"girassol.dev/operator/apply"
-	"girassol.dev/operator/certs"
 	"girassol.dev/operator/membership"
 	"girassol.dev/operator/resources"
 )

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/operator/certs"
+	"girassol.dev/internal/certs"
 )
 
 func TestCertificatesAreRenewedInTimeAndMadeAnewWhenLost(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/operator/certs"
+	"girassol.dev/internal/certs"
 	"girassol.dev/operator/testenv"
 )
 

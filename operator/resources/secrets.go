@@ -5,7 +5,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/operator/certs"
+	"girassol.dev/internal/certs"
 )
 
 // Keys of a Secret with a certificate.
