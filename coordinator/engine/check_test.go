@@ -80,25 +80,24 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 	}
 	payload := encode(t, d, e, x, codec.Aux{})
 	for _, piece := range []int{7 << 10, 256 << 10, 1 << 20, 5 << 20} {
-		s, err := spool.New(t.TempDir(), int64(len(payload)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		memory := spool.NewMemory(3 << 20) // and the rest in a file
+		defer memory.Close()
+		s := spool.New(t.TempDir(), int64(len(payload)), memory)
 		c := newCheck(s, d, e)
 		// An older attempt is overtaken between its bytes and their check.
-		old, _ := s.Attempt()
-		at, err := s.Append(old, payload[:piece])
-		if err != nil {
+		old := &Upload{spool: s}
+		old.writer, _ = s.Attempt()
+		if _, err := old.Write(payload[:piece]); err != nil {
 			t.Fatal(err)
 		}
 		u := &Upload{spool: s, check: c}
-		u.attempt, u.offset = s.Attempt()
+		u.writer, u.offset = s.Attempt()
 		for lo := int(u.offset); lo < len(payload); lo += piece {
 			if _, err := u.Write(payload[lo:min(lo+piece, len(payload))]); err != nil {
 				t.Fatal(err)
 			}
 			if lo == int(u.offset) {
-				if err := c.take(payload[:piece], at); err != nil {
+				if err := c.take(payload[:piece], 0); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -124,10 +123,7 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 func TestACheckEndsWithItsUpload(t *testing.T) {
 	d, e := denseDomain(t, 1)
 	for _, begun := range []bool{false, true} {
-		s, err := spool.New(t.TempDir(), 20+4<<18)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := spool.New(t.TempDir(), 20+4<<18, nil)
 		c := newCheck(s, d, e)
 		payload := encode(t, d, e, make([]float32, d.Len()), codec.Aux{})
 		if begun {

@@ -28,6 +28,7 @@ import (
 	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/coordinator/session"
+	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 	"girassol.dev/internal/tensor"
@@ -101,6 +102,7 @@ type Engine struct {
 
 	model     *model // nil before the first weights
 	uploads   map[string]*Upload
+	memory    *spool.Memory     // that uploads share
 	counted   map[string]uint64 // update id -> version, of recent commits
 	stats     map[string]checkpoint.SiteStats
 	samples   uint64 // committed by all sites
@@ -151,7 +153,7 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 		cfg: cfg, store: store, hooks: hooks, log: log.With("federation", cfg.Federation),
 		posts: make(chan func()), stopped: make(chan struct{}), changed: newBroadcast(),
 		sessions: session.NewTable(store.Term(), newToken),
-		uploads:  map[string]*Upload{}, counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
+		uploads:  map[string]*Upload{}, memory: spool.NewMemory(smallUploads), counted: map[string]uint64{}, stats: map[string]checkpoint.SiteStats{},
 		starts:   map[string]*start{},
 		snapshot: closedChan(), modelBusy: closedChan(), hurry: make(chan struct{}), seeding: make(chan struct{}, 1), roomEvery: roomEvery,
 	}
@@ -210,6 +212,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	close(e.stopped)
 	e.background.Wait()
 	e.dropUploads()
+	e.memory.Close()
 	if e.model != nil {
 		e.model.close()
 	}

@@ -11,7 +11,6 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/codec"
@@ -26,9 +25,9 @@ type Upload struct {
 	spool  *spool.Spool
 	// check reads it as it arrives; nil for first weights and for tensors in an order
 	// of the sender's, which are read when all is there.
-	check   *check
-	attempt int
-	offset  int64
+	check  *check
+	writer *spool.Writer
+	offset int64
 	// payload is set once the update was accepted; the engine's goroutine owns it.
 	payload *codec.Payload
 }
@@ -39,17 +38,33 @@ func (u *Upload) Offset() int64 { return u.offset }
 // Size is the announced size of the payload in bytes.
 func (u *Upload) Size() int64 { return u.spool.Size() }
 
-// Write adds received bytes. A *codec.Error says that they cannot be used, whatever
+// Fill takes the next n bytes, which fill writes into the pieces; where it fails,
+// nothing is kept. A *codec.Error says that the bytes cannot be used, whatever
 // follows.
+func (u *Upload) Fill(n int, fill func(pieces [][]byte) error) error {
+	at, pieces, err := u.writer.Fill(n, fill)
+	if err != nil || u.check == nil {
+		return err
+	}
+	for _, p := range pieces {
+		if err := u.check.take(p, at); err != nil {
+			return err
+		}
+		at += int64(len(p))
+	}
+	return nil
+}
+
+// Write is Fill for bytes that lie somewhere else.
 func (u *Upload) Write(p []byte) (int, error) {
-	at, err := u.spool.Append(u.attempt, p)
+	err := u.Fill(len(p), func(pieces [][]byte) error {
+		for rest := p; len(pieces) > 0; pieces = pieces[1:] {
+			rest = rest[copy(pieces[0], rest):]
+		}
+		return nil
+	})
 	if err != nil {
 		return 0, err
-	}
-	if u.check != nil {
-		if err := u.check.take(p, at); err != nil {
-			return len(p), err
-		}
 	}
 	return len(p), nil
 }
@@ -134,19 +149,12 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		}
 		return nil, res
 	}
-	u, err := e.openUpload(s, h)
-	if checkpoint.Full(err) {
-		return nil, e.noRoom(now, err, int64(h.GetPayloadBytes()))
-	}
-	if err != nil {
-		return nil, stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot store the upload: %v", err)
-	}
-	return u, nil
+	return e.openUpload(s, h), nil
 }
 
 // openUpload goes on with the bytes of the member's upload, or begins a new one
 // in its place.
-func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) (*Upload, error) {
+func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Upload {
 	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
 	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
 		u.spool, u.check = old.spool, old.check
@@ -156,18 +164,14 @@ func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) (*U
 			delete(e.uploads, s.Member)
 			old.close()
 		}
-		sp, err := spool.New(e.spoolDir(), int64(h.GetPayloadBytes()))
-		if err != nil {
-			return nil, err
-		}
-		u.spool = sp
+		u.spool = spool.New(e.spoolDir(), int64(h.GetPayloadBytes()), e.memory)
 		if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED && len(h.GetTensors()) == 0 {
-			u.check = newCheck(sp, e.model.domain, e.cfg.Algorithm.Uplink)
+			u.check = newCheck(u.spool, e.model.domain, e.cfg.Algorithm.Uplink)
 		}
 	}
-	u.attempt, u.offset = u.spool.Attempt()
+	u.writer, u.offset = u.spool.Attempt()
 	e.uploads[s.Member] = u
-	return u, nil
+	return u
 }
 
 // sameUpload says whether an attempt goes on with the bytes of an older one.

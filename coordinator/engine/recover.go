@@ -134,6 +134,7 @@ func (e *Engine) build(rec checkpoint.Recovered) (_ *loaded, err error) {
 // install makes what was loaded the engine's.
 func (e *Engine) install(l *loaded) {
 	e.model = l.model
+	e.memory.Bound(uploadMemory(l.model))
 	e.deltaBytes, e.snapshotAt = 0, l.manifests[0].Version
 	for _, man := range l.manifests[1:] {
 		e.deltaBytes += man.DeltaBytes

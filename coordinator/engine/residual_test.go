@@ -67,19 +67,17 @@ func commitOne(t *testing.T, e *Engine) {
 	if _, err := codec.Encode(&b, m.domain, up, x, codec.Aux{}); err != nil {
 		t.Fatal(err)
 	}
-	sp, err := spool.New(e.spoolDir(), int64(b.Len()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	attempt, _ := sp.Attempt()
-	if _, err := sp.Append(attempt, b.Bytes()); err != nil {
+	sp := spool.New(e.spoolDir(), int64(b.Len()), nil)
+	u := &Upload{header: &coordinatorv1.PushHeader{UpdateId: "u", Weight: 1, Samples: 1}, name: "a/n", site: "a", spool: sp}
+	u.writer, _ = sp.Attempt()
+	if _, err := u.Write(b.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	payload, err := codec.Parse(m.domain, up, sp, sp.Size(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &Upload{header: &coordinatorv1.PushHeader{UpdateId: "u", Weight: 1, Samples: 1}, name: "a/n", site: "a", spool: sp, payload: payload}
+	u.payload = payload
 	man, err := e.merge(e.nextManifest(round.Commit{Round: m.version + 1, Members: []string{"a/n"}}, []*Upload{u}), []*Upload{u})
 	if err != nil {
 		t.Fatal(err)

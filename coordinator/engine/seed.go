@@ -26,11 +26,7 @@ func (e *Engine) beginSeed(h *coordinatorv1.PushHeader) (*Upload, *coordinatorv1
 	case h.GetPayloadBytes() == 0 || h.GetPayloadBytes() > uint64(e.cfg.MaxModelBytes):
 		return nil, refused(v1alpha1.ReasonTooLarge, "a model of %d bytes; at most %d are taken", h.GetPayloadBytes(), e.cfg.MaxModelBytes)
 	}
-	u, err := e.openUpload(s, h)
-	if err != nil {
-		return nil, refused(seedReason(fmt.Errorf("%w: %w", errNotKept, err)), "the coordinator cannot store the model: %v", err)
-	}
-	return u, nil
+	return e.openUpload(s, h), nil
 }
 
 // finishSeed reads, checks and keeps offered weights beside the engine, one
@@ -178,6 +174,7 @@ func (e *Engine) keepSeed(st *tensor.State) (*model, checkpoint.Manifest, error)
 
 func (e *Engine) adoptSeed(m *model, man checkpoint.Manifest, from string) {
 	e.model = m
+	e.memory.Bound(uploadMemory(m))
 	e.adopt(man)
 	e.log.Info("first weights taken", "from", from, "parameters", m.state.Layout.Parameters(), "tensors", len(m.state.Layout.Tensors()), "digest", man.Digest[:12])
 	e.tellCommitted(&coordinatorv1.Committed{Version: 0, Digest: m.digestCopy(), Reason: string(v1alpha1.ReasonCommitted)}, nil)

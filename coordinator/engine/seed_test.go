@@ -11,7 +11,6 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/tensor"
 )
@@ -147,8 +146,10 @@ func TestUploadAfterOneThatCouldNotBeStoredBeginsAnew(t *testing.T) {
 	if err := os.RemoveAll(r.engine.spoolDir()); err != nil {
 		t.Fatal(err)
 	}
-	if _, res := begin("big", spool.MemoryLimit+1); res.GetReason() != string(v1alpha1.ReasonCommitLogFailed) {
-		t.Fatalf("an upload without a folder to go to: %v", res)
+	big, _ := begin("big", smallUploads+1)
+	_, err := big.Write(make([]byte, smallUploads+1))
+	if res := r.engine.StorageFailed(big, err); err == nil || res.GetReason() != string(v1alpha1.ReasonCommitLogFailed) {
+		t.Fatalf("an upload without a folder to go to: %v, %v", err, res)
 	}
 	u, res := begin("small", 100)
 	if res != nil || u.Offset() != 0 {

@@ -23,7 +23,7 @@ import (
 // Push takes an update or the first weights.
 func (f *Fleet) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, coordinatorv1.PushResponse]) error {
 	ctx := stream.Context()
-	first, err := f.recv(stream, f.firstMessage())
+	first, err := recv(f, f.firstMessage(), stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -53,16 +53,19 @@ func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 	if err := stream.Send(resume); err != nil {
 		return nil, err
 	}
-	rx := wire.NewReceiver(u, u.Size(), u.Offset())
+	rx := wire.NewFrameReceiver(u, u.Size(), u.Offset())
 	for {
-		m, err := f.recv(stream, f.nextChunk())
+		m, err := recv(f, f.nextChunk(), func() (*wire.PushFrames, error) {
+			m := new(wire.PushFrames)
+			return m, stream.RecvMsg(m)
+		})
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err := rx.Take(m); err != nil {
+		if err := rx.TakeFrames(m); err != nil {
 			var fault *codec.Error
 			if errors.As(err, &fault) {
 				return f.answer(f.Engine.RefusePush(stream.Context(), u, fault))
@@ -80,27 +83,28 @@ func (f *Fleet) answer(res *coordinatorv1.PushResult, err error) (*coordinatorv1
 	return res, nil
 }
 
-// recv is Recv that ends in time, also when the coordinator stops: returning
+// recv is a receive that ends in time, also when the coordinator stops: returning
 // from the handler then ends the stream and with it the goroutine.
-func (f *Fleet) recv(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, coordinatorv1.PushResponse], timeout time.Duration) (*coordinatorv1.PushRequest, error) {
+func recv[T any](f *Fleet, timeout time.Duration, receive func() (T, error)) (T, error) {
 	type got struct {
-		m   *coordinatorv1.PushRequest
+		m   T
 		err error
 	}
 	c := make(chan got, 1)
 	go func() {
-		m, err := stream.Recv()
+		m, err := receive()
 		c <- got{m, err}
 	}()
+	var none T
 	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case g := <-c:
 		return g.m, g.err
 	case <-late.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "nothing arrived for %s", timeout)
+		return none, status.Errorf(codes.DeadlineExceeded, "nothing arrived for %s", timeout)
 	case <-f.Engine.Stopped():
-		return nil, refusal(engine.ErrStopped)
+		return none, refusal(engine.ErrStopped)
 	}
 }
 

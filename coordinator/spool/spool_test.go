@@ -4,102 +4,242 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
 )
 
-func sizes() map[string]int64 {
-	return map[string]int64{"in memory": 1000, "in a file": MemoryLimit + 1000}
+// places are where uploads of a size may lie.
+func places(t *testing.T, test func(t *testing.T, size int64, memory *Memory)) {
+	for _, p := range []struct {
+		name  string
+		size  int64
+		bound int64
+	}{
+		{"small, in memory", 1000, 1 << 20},
+		{"in memory", 5<<20 + 1000, 8 << 20},
+		{"in both", 5<<20 + 1000, 3 << 20},
+		{"in a file", 5<<20 + 1000, 0},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			m := NewMemory(p.bound)
+			t.Cleanup(func() {
+				m.Close()
+				if total, used := m.Held(); total != 0 || used != 0 {
+					t.Errorf("%d bytes stay, %d of them in use", total, used)
+				}
+			})
+			test(t, p.size, m)
+			if total, _ := m.Held(); total > p.bound {
+				t.Errorf("holds %d bytes, may %d", total, p.bound)
+			}
+		})
+	}
 }
 
-func filled(t *testing.T, size int64) *Spool {
+// add keeps p as n pieces.
+func add(w *Writer, p []byte) error {
+	_, _, err := w.Fill(len(p), func(pieces [][]byte) error {
+		for _, to := range pieces {
+			p = p[copy(to, p):]
+		}
+		return nil
+	})
+	return err
+}
+
+func noise(n int64) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+func filled(t *testing.T, size int64, m *Memory) *Spool {
 	t.Helper()
-	s, err := New(t.TempDir(), size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(t.TempDir(), size, m)
 	t.Cleanup(s.Close)
-	attempt, _ := s.Attempt()
-	if _, err := s.Append(attempt, bytes.Repeat([]byte{7}, int(size))); err != nil {
+	w, _ := s.Attempt()
+	if err := add(w, bytes.Repeat([]byte{7}, int(size))); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
+func TestWhatWasKeptIsRead(t *testing.T) {
+	places(t, func(t *testing.T, size int64, m *Memory) {
+		want := noise(size)
+		s := New(t.TempDir(), size, m)
+		defer s.Close()
+		w, _ := s.Attempt()
+		rng := rand.New(rand.NewPCG(2, 3))
+		for at := 0; at < len(want); {
+			n := min(len(want)-at, 1+rng.IntN(1<<20))
+			if err := add(w, want[at:at+n]); err != nil {
+				t.Fatal(err)
+			}
+			at += n
+			// A part of what is there, at random.
+			from := rng.IntN(at)
+			got := make([]byte, 1+rng.IntN(at-from))
+			if k, err := s.ReadAt(got, int64(from)); err != nil || k != len(got) || !bytes.Equal(got, want[from:from+k]) {
+				t.Fatalf("%d of %d bytes at %d: %v", k, len(got), from, err)
+			}
+		}
+		got := make([]byte, size+1)
+		if n, err := s.ReadAt(got, 0); !errors.Is(err, io.EOF) || int64(n) != size || !bytes.Equal(got[:n], want) {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if _, err := s.ReadAt(got, -1); err == nil {
+			t.Fatal("read before the start")
+		}
+	})
+}
+
+// Bytes that turn out wrong while they are copied are as if they had not come.
+func TestAFillThatFailsKeepsNothing(t *testing.T) {
+	places(t, func(t *testing.T, size int64, m *Memory) {
+		s := New(t.TempDir(), size, m)
+		defer s.Close()
+		w, _ := s.Attempt()
+		want := noise(size)
+		if err := add(w, want[:size/2]); err != nil {
+			t.Fatal(err)
+		}
+		wrong := errors.New("wrong")
+		if _, _, err := w.Fill(int(size-size/2), func(pieces [][]byte) error {
+			for _, p := range pieces {
+				clear(p)
+			}
+			return wrong
+		}); !errors.Is(err, wrong) {
+			t.Fatal(err)
+		}
+		if s.Complete() {
+			t.Fatal("what failed was kept")
+		}
+		if err := add(w, want[size/2:]); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, size)
+		if _, err := s.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) || !s.Complete() {
+			t.Fatal(err, s.Complete())
+		}
+	})
+}
+
 // A round may end while an upload is still being checked.
 func TestCloseWhileAnotherReads(t *testing.T) {
-	for name, size := range sizes() {
-		t.Run(name, func(t *testing.T) {
-			s := filled(t, size)
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				b := make([]byte, 100)
-				for {
-					n, err := s.ReadAt(b, 50)
-					if errors.Is(err, os.ErrClosed) {
-						return
-					}
-					if err != nil || n != 100 || b[99] != 7 {
-						t.Errorf("read %d bytes, %v", n, err)
-						return
-					}
+	places(t, func(t *testing.T, size int64, m *Memory) {
+		s := filled(t, size, m)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			b := make([]byte, 100)
+			for {
+				n, err := s.ReadAt(b, 50)
+				if errors.Is(err, os.ErrClosed) {
+					return
 				}
-			})
-			s.Close()
-			wg.Wait()
+				if err != nil || n != 100 || b[99] != 7 {
+					t.Errorf("read %d bytes, %v", n, err)
+					return
+				}
+			}
 		})
-	}
+		s.Close()
+		wg.Wait()
+	})
 }
 
 func TestOnlyTheNewestAttemptAppendsAndNotPastTheSize(t *testing.T) {
-	for name, size := range sizes() {
-		t.Run(name, func(t *testing.T) {
-			s, err := New(t.TempDir(), size)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Close)
-			old, offset := s.Attempt()
-			if _, err := s.Append(old, []byte("abc")); err != nil || offset != 0 {
-				t.Fatal(offset, err)
-			}
-			attempt, offset := s.Attempt()
-			if offset != 3 || s.Complete() {
-				t.Fatalf("goes on at %d", offset)
-			}
-			if _, err := s.Append(old, []byte("d")); !errors.Is(err, ErrSuperseded) {
-				t.Fatalf("an old attempt appends: %v", err)
-			}
-			if _, err := s.Append(attempt, make([]byte, size-2)); err == nil {
-				t.Fatal("more bytes than announced")
-			}
-			if _, err := s.Append(attempt, make([]byte, size-3)); err != nil || !s.Complete() {
-				t.Fatal(err)
-			}
-			got := make([]byte, 4)
-			if _, err := s.ReadAt(got, 0); err != nil || string(got) != "abc\x00" {
-				t.Fatalf("%q, %v", got, err)
-			}
-			if n, err := s.ReadAt(got, size-1); n != 1 || !errors.Is(err, io.EOF) {
-				t.Fatal(n, err)
-			}
-			s.Close()
-			if _, err := s.Append(attempt, nil); !errors.Is(err, os.ErrClosed) {
-				t.Fatalf("append after Close: %v", err)
-			}
-		})
-	}
+	places(t, func(t *testing.T, size int64, m *Memory) {
+		s := New(t.TempDir(), size, m)
+		t.Cleanup(s.Close)
+		old, offset := s.Attempt()
+		if err := add(old, []byte("abc")); err != nil || offset != 0 {
+			t.Fatal(offset, err)
+		}
+		w, offset := s.Attempt()
+		if offset != 3 || s.Complete() {
+			t.Fatalf("goes on at %d", offset)
+		}
+		if err := add(old, []byte("d")); !errors.Is(err, ErrSuperseded) {
+			t.Fatalf("an old attempt appends: %v", err)
+		}
+		if err := add(w, make([]byte, size-2)); err == nil {
+			t.Fatal("more bytes than announced")
+		}
+		if err := add(w, make([]byte, size-3)); err != nil || !s.Complete() {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4)
+		if _, err := s.ReadAt(got, 0); err != nil || string(got) != "abc\x00" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if n, err := s.ReadAt(got, size-1); n != 1 || !errors.Is(err, io.EOF) {
+			t.Fatal(n, err)
+		}
+		s.Close()
+		if err := add(w, nil); !errors.Is(err, os.ErrClosed) {
+			t.Fatalf("append after Close: %v", err)
+		}
+	})
 }
 
 func TestBigUploadLeavesNoFileBehind(t *testing.T) {
 	dir := t.TempDir()
-	s, err := New(dir, MemoryLimit+1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := New(dir, 1<<20, nil)
 	defer s.Close()
+	w, _ := s.Attempt()
+	if err := add(w, make([]byte, 1<<20)); err != nil || s.InMemory() != 0 {
+		t.Fatal(err, s.InMemory())
+	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Fatalf("%v, %v: a crash would leave them for ever", left, err)
+	}
+}
+
+// Uploads take what there is, in whatever order, and what one gives back the next one
+// gets; no more is ever held than may be.
+func TestMemoryIsSharedAndNeverMoreThanItsBound(t *testing.T) {
+	const bound = 9<<20 + 100
+	m := NewMemory(bound)
+	dir := t.TempDir()
+	var open []*Spool
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		size := int64(1 + rng.IntN(5<<20))
+		s := New(dir, size, m)
+		w, _ := s.Attempt()
+		if err := add(w, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if open = append(open, s); len(open) > 6 {
+			i := rng.IntN(len(open))
+			open[i].Close()
+			open = append(open[:i], open[i+1:]...)
+		}
+		var in int64
+		for _, s := range open {
+			in += s.InMemory()
+		}
+		if total, used := m.Held(); total > bound || used > total || used < in {
+			t.Fatalf("%d bytes held, %d of them used for %d of uploads, may be %d", total, used, in, bound)
+		}
+	}
+	for _, s := range open {
+		s.Close()
+	}
+	s := filled(t, 8<<20, m)
+	if s.InMemory() != 8<<20 {
+		t.Errorf("%d bytes in memory that nobody else uses", s.InMemory())
+	}
+	m.Bound(1 << 20)
+	if total, _ := m.Held(); total < 8<<20 {
+		t.Error("taken from under an upload")
+	}
+	s.Close()
+	if total, used := m.Held(); total != 0 || used != 0 {
+		t.Errorf("%d bytes stay above a lower bound, %d used", total, used)
 	}
 }

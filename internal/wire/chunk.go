@@ -85,10 +85,11 @@ func readChunk(r io.ReaderAt, payload []byte, from, size int64) (crc uint32, err
 	return CRC32C(payload), nil
 }
 
-// Receiver takes the chunks of one payload in order and writes them to w. Its
-// zero value is of no use; see NewReceiver.
+// Receiver takes the chunks of one payload in order and passes their bytes on. Its
+// zero value is of no use; see NewReceiver and NewFrameReceiver.
 type Receiver struct {
 	w            io.Writer
+	filler       Filler
 	offset, size int64
 }
 
@@ -96,6 +97,11 @@ type Receiver struct {
 // them at its current position. The caller has checked that it wants so many.
 func NewReceiver(w io.Writer, size, from int64) *Receiver {
 	return &Receiver{w: w, offset: from, size: size}
+}
+
+// NewFrameReceiver is NewReceiver for who receives PushFrames.
+func NewFrameReceiver(f Filler, size, from int64) *Receiver {
+	return &Receiver{filler: f, offset: from, size: size}
 }
 
 // Offset is the byte at which the next chunk starts, where a broken transfer
@@ -110,21 +116,60 @@ func (r *Receiver) Complete() bool { return r.offset >= r.size }
 func (r *Receiver) Take(c Chunk) error {
 	defer Release(c)
 	p := c.GetPayload()
-	switch {
-	case len(p) == 0:
-		return payloadErrorf(v1alpha1.ReasonMalformed, "empty chunk at byte %d of %d", r.offset, r.size)
-	case len(p) > ChunkSize:
-		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes, at most %d are allowed", len(p), ChunkSize)
-	case c.GetOffset() != uint64(r.offset):
-		return payloadErrorf(v1alpha1.ReasonUnexpectedOffset, "chunk at byte %d, want byte %d of %d", c.GetOffset(), r.offset, r.size)
-	case int64(len(p)) > r.size-r.offset:
-		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes at byte %d goes past the end at byte %d", len(p), r.offset, r.size)
+	if err := r.fits(c.GetOffset(), len(p)); err != nil {
+		return err
 	}
-	if got := CRC32C(p); got != c.GetCrc32C() {
-		return payloadErrorf(v1alpha1.ReasonChecksumMismatch, "CRC32C %08x of the chunk at byte %d, its sender computed %08x", got, r.offset, c.GetCrc32C())
+	if err := r.matches(CRC32C(p), c.GetCrc32C()); err != nil {
+		return err
 	}
 	n, err := r.w.Write(p)
 	r.offset += int64(n)
+	return r.kept(err)
+}
+
+// TakeFrames is Take of a chunk in its frames.
+func (r *Receiver) TakeFrames(f *PushFrames) error {
+	defer f.Release()
+	if err := r.fits(f.Offset, f.size); err != nil {
+		return err
+	}
+	n := int64(f.size)
+	var wrong error
+	err := r.filler.Fill(f.size, func(pieces [][]byte) error {
+		wrong = r.matches(f.copyTo(pieces), f.CRC32C)
+		return wrong
+	})
+	if wrong != nil {
+		return wrong
+	}
+	if err == nil {
+		r.offset += n
+	}
+	return r.kept(err)
+}
+
+func (r *Receiver) fits(offset uint64, n int) error {
+	switch {
+	case n == 0:
+		return payloadErrorf(v1alpha1.ReasonMalformed, "empty chunk at byte %d of %d", r.offset, r.size)
+	case n > ChunkSize:
+		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes, at most %d are allowed", n, ChunkSize)
+	case offset != uint64(r.offset):
+		return payloadErrorf(v1alpha1.ReasonUnexpectedOffset, "chunk at byte %d, want byte %d of %d", offset, r.offset, r.size)
+	case int64(n) > r.size-r.offset:
+		return payloadErrorf(v1alpha1.ReasonTooLarge, "chunk of %d bytes at byte %d goes past the end at byte %d", n, r.offset, r.size)
+	}
+	return nil
+}
+
+func (r *Receiver) matches(got, want uint32) error {
+	if got != want {
+		return payloadErrorf(v1alpha1.ReasonChecksumMismatch, "CRC32C %08x of the chunk at byte %d, its sender computed %08x", got, r.offset, want)
+	}
+	return nil
+}
+
+func (r *Receiver) kept(err error) error {
 	if err != nil {
 		return fmt.Errorf("payload: write byte %d of %d: %w", r.offset, r.size, err)
 	}

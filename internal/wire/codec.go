@@ -35,7 +35,8 @@ const smallPayload = 4 << 10
 //     code.
 //   - Receiving: the payload is copied once, out of the HTTP/2 frames into a
 //     pooled buffer that belongs to the receiver. Release gives it back; a
-//     payload that is not released is left to the garbage collector.
+//     payload that is not released is left to the garbage collector. PushFrames
+//     leaves it in the frames.
 //
 // All other messages go through the registered protobuf codec.
 func Codec() encoding.CodecV2 { return codec{generated: encoding.GetCodecV2(grpcproto.Name)} }
@@ -108,8 +109,10 @@ func marshal(header proto.Message, offset uint64, crc uint32, payload, unknown [
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
+	case *PushFrames:
+		return m.unmarshal(data)
 	case *coordinatorv1.PushRequest:
-		f, ok := parse(data)
+		f, ok := parse(data, copyPayload)
 		if !ok {
 			break
 		}
@@ -121,7 +124,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 		return nil
 	case *coordinatorv1.PullResponse:
-		f, ok := parse(data)
+		f, ok := parse(data, copyPayload)
 		if !ok {
 			break
 		}
@@ -149,8 +152,8 @@ func (f *fields) unmarshalHeader(m proto.Message) error { return proto.Unmarshal
 
 // parse reads the messages that Girassol itself writes: each of the known fields
 // at most once. It refuses all else, unknown fields as well as garbage: generated
-// code then decides.
-func parse(data mem.BufferSlice) (f fields, ok bool) {
+// code then decides. payload takes the payload's n bytes off the cursor.
+func parse(data mem.BufferSlice, payload func(c *cursor, n int) ([]byte, bool)) (f fields, ok bool) {
 	defer func() {
 		if !ok {
 			releasePayload(f.payload)
@@ -170,7 +173,7 @@ func parse(data mem.BufferSlice) (f fields, ok bool) {
 				return f, false
 			}
 			f.hasHeader = true
-			if f.header, ok = c.bytes(func(n int) []byte { return make([]byte, n) }); !ok {
+			if f.header, ok = c.bytes(copyHeader); !ok {
 				return f, false
 			}
 		case tagOffset:
@@ -188,7 +191,7 @@ func parse(data mem.BufferSlice) (f fields, ok bool) {
 				return f, false
 			}
 			hasPayload = true
-			if f.payload, ok = c.bytes(newPayload); !ok {
+			if f.payload, ok = c.bytes(payload); !ok {
 				return f, false
 			}
 		default:
@@ -249,8 +252,8 @@ func (c *cursor) varint() (v uint64, n int) {
 
 var brokenOff = []byte{0xff}
 
-// bytes reads a length and so many bytes into what alloc returns.
-func (c *cursor) bytes(alloc func(int) []byte) ([]byte, bool) {
+// bytes reads a length and gives take so many bytes to take.
+func (c *cursor) bytes(take func(c *cursor, n int) ([]byte, bool)) ([]byte, bool) {
 	size, n := c.varint()
 	if n == 0 || size > math.MaxInt32 {
 		return nil, false
@@ -262,6 +265,16 @@ func (c *cursor) bytes(alloc func(int) []byte) ([]byte, bool) {
 	if size == 0 {
 		return nil, true
 	}
-	b := alloc(int(size))
-	return b, c.read(b) == len(b)
+	return take(c, int(size))
+}
+
+func copyHeader(c *cursor, n int) ([]byte, bool) {
+	b := make([]byte, n)
+	return b, c.read(b) == n
+}
+
+// copyPayload copies into a pooled buffer.
+func copyPayload(c *cursor, n int) ([]byte, bool) {
+	b := newPayload(n)
+	return b, c.read(b) == n
 }

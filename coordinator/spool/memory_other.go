@@ -1,0 +1,5 @@
+//go:build !linux
+
+package spool
+
+func mapMemory(n int) ([]byte, func(), bool) { return make([]byte, n), func() {}, true }
