@@ -48,7 +48,7 @@ var owners = []struct {
 // pure packages: they decide or calculate and leave the world to their callers.
 var pure = []string{
 	"coordinator/round", "coordinator/merge", "operator/membership", "operator/inventory", "signals/window",
-	"internal/kernel", "internal/codec", "coordinator/corpus", "coordinator/gate",
+	"internal/kernel", "internal/codec", "coordinator/corpus", "coordinator/gate", "coordinator/admission",
 }
 
 // impure imports: a listed path forbids what is below it, too.
