@@ -39,6 +39,10 @@ const (
 	Paused Type = "Paused"
 	// Resumed: what Paused told of is over.
 	Resumed Type = "Resumed"
+	// Quarantined: no update of Site counts for some rounds; Reason says why.
+	Quarantined Type = "Quarantined"
+	// Released: what Quarantined told of is over.
+	Released Type = "Released"
 	// Shutdown: the coordinator stops.
 	Shutdown Type = "Shutdown"
 )
@@ -70,7 +74,7 @@ func Parse(s string) (Event, error) {
 		return Event{}, fmt.Errorf("events: %w", err)
 	}
 	switch e.Type {
-	case RoundCommitted, RolledBack, Evaluated, RoundVoid, RoundStopped, MembershipChanged, Paused, Resumed, Shutdown:
+	case RoundCommitted, RolledBack, Evaluated, RoundVoid, RoundStopped, MembershipChanged, Paused, Resumed, Quarantined, Released, Shutdown:
 	default:
 		return Event{}, fmt.Errorf("events: unknown type %q", e.Type)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/api/events"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -124,7 +126,12 @@ func (e *Engine) voided(a round.Void) {
 func (e *Engine) tellCommitted(c *coordinatorv1.Committed, senders map[string]bool) {
 	for _, s := range e.sessions.All() {
 		if senders[s.Member] || e.wishes.effective(s.Site).Membership == round.Admit {
-			s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Committed{Committed: c}})
+			told := c
+			if why := e.admitting.leftOut[s.Member]; why != "" {
+				told = proto.CloneOf(c)
+				told.Message = strings.TrimPrefix(c.GetMessage()+"; "+why, "; ")
+			}
+			s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Committed{Committed: told}})
 		}
 	}
 }
@@ -150,6 +157,7 @@ func (e *Engine) noteRound(now time.Time) bool {
 	switch {
 	case err == nil:
 		e.noted = n
+		e.endQuarantines(n)
 		return true
 	case checkpoint.Full(err):
 		e.machine.Hold() // what comes of both is settled together

@@ -22,6 +22,7 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/api/events"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/admission"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/corpus"
 	"girassol.dev/coordinator/gate"
@@ -63,6 +64,8 @@ type Config struct {
 	Suspended bool
 	// Data is the corpus that all sites share; nil: each trains on its own.
 	Data *corpus.Config
+	// Admission bounds what a site may send.
+	Admission admission.Config
 }
 
 // Announcer takes events and numbers them; it must not block.
@@ -109,6 +112,7 @@ type Engine struct {
 	agreement *float64
 	evaluation
 	data      *corpus.Ledger // nil without Config.Data
+	admitting admitting
 	lastVoid  *coordinatorv1.VoidRound
 	noted     uint64              // the highest round number on disk
 	keepRound func(uint64) error  // puts one there

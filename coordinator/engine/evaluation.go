@@ -28,6 +28,9 @@ type evaluation struct {
 	gate    gate.State
 }
 
+// maxResults of one version by the members of a site.
+const maxResults = 512
+
 // heldOut is one member's result.
 type heldOut struct {
 	gate.Measure
@@ -39,6 +42,9 @@ type heldOut struct {
 // is the model at work.
 func (e *Engine) heed(s *session.Session, h *coordinatorv1.PushHeader) {
 	ev, site := h.GetEvaluation(), e.cfg.Round.EvaluateSite
+	if _, shut := e.admitting.Of(s.Site, h.GetRound()); shut {
+		return
+	}
 	switch {
 	case ev == nil || e.model == nil || e.cfg.Round.EvaluateEvery == 0 || site != "" && site != s.Site:
 		return
@@ -59,7 +65,7 @@ func (e *Engine) heed(s *session.Session, h *coordinatorv1.PushHeader) {
 	if old, ok := e.results[s.Member]; ok && old.Samples == r.Samples && equal(old.Loss, r.Loss) {
 		return // the same header again, after a broken upload
 	}
-	if _, ok := e.results[s.Member]; !ok && len(e.results) >= maxMembers*len(e.cfg.Round.Sites) {
+	if _, ok := e.results[s.Member]; !ok && len(e.results) >= maxResults*len(e.cfg.Round.Sites) {
 		e.log.Warn("too many results of one version, this one does not count", "member", s.Member, "version", ev.GetVersion())
 		return // of nodes under ever new names
 	}

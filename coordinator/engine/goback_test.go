@@ -220,12 +220,12 @@ func TestResultsOfOneVersionAreBounded(t *testing.T) {
 	}
 	var n int
 	if err := g.r.engine.do(g.r.ctx(), func() {
-		for i := range 3 * maxMembers {
+		for i := range 3 * maxResults {
 			tell(fmt.Sprint("n", i))
 		}
 		tell("n0")
 		n = len(g.r.engine.results)
-	}); err != nil || n != 2*maxMembers {
+	}); err != nil || n != 2*maxResults {
 		t.Errorf("%d results of two sites (%v)", n, err)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"girassol.dev/coordinator/round"
 )
 
-// commit merges a round's updates beside the engine's goroutine. Until its end
-// is posted back nothing else touches the model.
-func (e *Engine) commit(a round.Commit) {
+// commitAgreed merges a round's updates beside the engine's goroutine. Until its
+// end is posted back nothing else touches the model.
+func (e *Engine) commitAgreed(a round.Commit) {
 	uploads := make([]*Upload, 0, len(a.Members))
 	for _, name := range a.Members {
 		uploads = append(uploads, e.uploads[name])
@@ -104,6 +104,10 @@ func (e *Engine) committed(now, started time.Time, a round.Commit, man checkpoin
 	for _, u := range uploads {
 		senders[u.name] = true
 	}
+	for name := range e.admitting.leftOut {
+		senders[name] = true
+	}
+	e.learnNorms(a.Round, uploads)
 	e.observeCommit(now, started, uploads, took)
 	e.dropUploads()
 	e.log.Info("round committed", "round", a.Round, "version", man.Version, "digest", man.Digest[:12], "members", a.Members,

@@ -11,6 +11,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/admission"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
 	"girassol.dev/internal/codec"
@@ -30,6 +31,11 @@ type Upload struct {
 	offset int64
 	// payload is set once the update was accepted; the engine's goroutine owns it.
 	payload *codec.Payload
+	// quota counts its bytes, of at most most for a member; nil for first weights.
+	quota *admission.Site
+	most  int64
+	// measured is set before it is settled, where spec.admission bounds norms.
+	measured *admission.Measure
 }
 
 // Offset is from where the sender goes on.
@@ -42,6 +48,9 @@ func (u *Upload) Size() int64 { return u.spool.Size() }
 // nothing is kept. A *codec.Error says that the bytes cannot be used, whatever
 // follows.
 func (u *Upload) Fill(n int, fill func(pieces [][]byte) error) error {
+	if err := u.meter(n); err != nil {
+		return err
+	}
 	at, pieces, err := u.writer.Fill(n, fill)
 	if err != nil || u.check == nil {
 		return err
@@ -139,11 +148,15 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 		}
 		return nil, refused(reason, "round %d does not expect this update of %s", h.GetRound(), s.Member)
 	}
+	if res := e.quarantined(s.Site, h.GetRound()); res != nil {
+		e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
+		return nil, res
+	}
 	if h.GetEvaluation() != nil && h.GetPayloadBytes() == 0 {
 		e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
 		return nil, refused(v1alpha1.ReasonNothingToMerge, "the evaluation is taken; no update came with it")
 	}
-	if res := cmp.Or(e.checkHeader(h), e.checkData(s.Member, h)); res != nil {
+	if res := cmp.Or(e.checkHeader(h), e.checkData(s.Member, h), e.bytesQuota(s, h)); res != nil {
 		if !retryable(v1alpha1.Reason(res.GetReason())) {
 			e.act(now, e.machine.Refused(now, s.Member, h.GetRound()))
 		}
@@ -168,6 +181,9 @@ func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Up
 		if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED && len(h.GetTensors()) == 0 {
 			u.check = newCheck(u.spool, e.model.domain, e.cfg.Algorithm.Uplink)
 		}
+	}
+	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
+		u.quota, u.most = e.admitting.sites[s.Site], codec.MaxSize(e.model.domain, e.cfg.Algorithm.Uplink)
 	}
 	u.writer, u.offset = u.spool.Attempt()
 	e.uploads[s.Member] = u
@@ -215,6 +231,9 @@ func (e *Engine) FinishPush(ctx context.Context, u *Upload) (*coordinatorv1.Push
 	if errors.Is(err, ErrStopped) || ctx.Err() != nil {
 		return nil, err
 	}
+	if err == nil {
+		u.measured, err = e.measure(u, payload)
+	}
 	return e.settleUpload(ctx, u, payload, err)
 }
 
@@ -236,8 +255,9 @@ func (e *Engine) checked(ctx context.Context, u *Upload) (*codec.Payload, error)
 	return codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
 }
 
-// RefusePush ends an update of which some bytes cannot be used, before the rest came.
-func (e *Engine) RefusePush(ctx context.Context, u *Upload, fault *codec.Error) (*coordinatorv1.PushResult, error) {
+// RefusePush ends an update of which some bytes cannot be used, before the rest came:
+// fault is a *codec.Error or a *RefusedError.
+func (e *Engine) RefusePush(ctx context.Context, u *Upload, fault error) (*coordinatorv1.PushResult, error) {
 	return e.settleUpload(ctx, u, nil, fault)
 }
 
@@ -263,14 +283,31 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 	if err != nil {
 		reason := v1alpha1.ReasonMalformed
 		var ce *codec.Error
-		if errors.As(err, &ce) {
+		var re *RefusedError
+		switch {
+		case errors.As(err, &ce):
 			reason = ce.Reason
+		case errors.As(err, &re):
+			reason = re.Reason
 		}
 		e.log.Warn("update refused", "member", u.name, "round", u.header.GetRound(), "reason", reason, "error", err)
 		delete(e.uploads, u.name)
 		u.close()
 		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
 		return refused(reason, "%v", err)
+	}
+	if b := e.judgeNorm(u); b != nil {
+		e.breached(u, *b)
+		delete(e.uploads, u.name)
+		u.close()
+		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
+		return refused(b.Reason, "%s", b.Message)
+	}
+	if res := e.quarantined(u.site, u.header.GetRound()); res != nil {
+		delete(e.uploads, u.name)
+		u.close()
+		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
+		return res
 	}
 	u.payload = payload
 	e.log.Info("update accepted", "member", u.name, "round", u.header.GetRound(), "update", u.header.GetUpdateId(),

@@ -28,6 +28,9 @@ func (e *Engine) recover() error {
 	if e.wishes, err = loadWishes(e.cfg.DataDir); err != nil {
 		return err
 	}
+	if err := e.openAdmission(); err != nil {
+		return err
+	}
 	l, err := e.load()
 	if err != nil {
 		return fmt.Errorf("federation %s: %w", e.cfg.Federation, err)

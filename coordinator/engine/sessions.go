@@ -49,8 +49,10 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 		return nil, &RefusedError{v1alpha1.ReasonUnknownSite,
 			fmt.Sprintf("site %.80q is not declared in federation %s; declared are %v", hello.GetSite(), e.cfg.Federation, e.cfg.Round.Sites)}
 	}
-	if e.sessions.Member(hello.GetSite()+"/"+hello.GetNode()) == nil && e.sessions.Count(hello.GetSite()) >= maxMembers {
-		return nil, &RefusedError{v1alpha1.ReasonTooLarge, fmt.Sprintf("site %s has %d members with a session, at most %d can have one", hello.GetSite(), maxMembers, maxMembers)}
+	if e.sessions.Member(hello.GetSite()+"/"+hello.GetNode()) == nil {
+		if err := e.membersQuota(hello.GetSite()); err != nil {
+			return nil, err
+		}
 	}
 	trimHello(hello)
 	s, older := e.sessions.Open(now, hello)
@@ -62,6 +64,7 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 		e.sessions.Remove(s)
 		return nil, &RefusedError{v1alpha1.ReasonUnknownSite, err.Error()}
 	}
+	e.countMembers(s.Site)
 	e.log.Info("session opened", "member", s.Member, "epoch", s.Epoch, "agent", hello.GetAgentVersion())
 	welcome := &coordinatorv1.Welcome{
 		Epoch: s.Epoch, SessionToken: s.Token,
@@ -83,7 +86,6 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 
 // Limits of what a member says of itself: status carries it for all members.
 const (
-	maxMembers = 512 // of a site
 	maxText    = 512 // bytes
 	maxDevices = 64
 )
@@ -187,6 +189,7 @@ func (e *Engine) CloseSession(s *session.Session, reason v1alpha1.Reason) {
 func (e *Engine) endSession(now time.Time, s *session.Session, reason v1alpha1.Reason) {
 	s.Close(reason)
 	if e.sessions.Remove(s) {
+		e.countMembers(s.Site)
 		e.act(now, e.machine.Lose(now, s.Member, s.Epoch, reason))
 	}
 }

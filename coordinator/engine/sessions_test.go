@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -43,12 +44,13 @@ func TestSiteHasABoundedNumberOfSessions(t *testing.T) {
 		_, err := r.engine.OpenSession(r.ctx(), &coordinatorv1.Hello{Federation: "fed", Site: site, Node: node})
 		return err
 	}
-	for i := range maxMembers {
+	for i := range 256 {
 		if err := open("a", fmt.Sprint("n", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := open("a", "one-more"); err == nil || !strings.Contains(err.Error(), "at most") {
+	var full *QuotaError
+	if err := open("a", "one-more"); !errors.As(err, &full) || full.Reason != v1alpha1.ReasonMembersQuota || full.RetryIn <= 0 || !strings.Contains(err.Error(), "spec.admission.quotas.members") {
 		t.Fatalf("one more: %v", err)
 	}
 	for _, ok := range [][2]string{{"a", "n0"}, {"b", "n0"}} { // a reconnect, another site

@@ -79,6 +79,7 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 		Name: s.Name, Phase: string(s.Phase), Reason: string(s.Reason), Message: s.Message,
 		Membership: membershipProto(s.Membership), SinceUnixMs: milli(s.Since), Signal: e.wishes.signals[s.Name],
 		FirstStepSeconds:  e.firstStep(s.Name),
+		Quarantine:        e.quarantineStatus(s.Name),
 		RoundsContributed: stats.Rounds, Samples: stats.Samples, TrainingSeconds: stats.TrainingSeconds,
 	}
 	for _, ses := range sessions {

@@ -124,6 +124,8 @@ func (e *Engine) setMembership(now time.Time, w Wish) (InForce, error) {
 		}
 	} else if err := e.hold(w); err != nil {
 		return InForce{}, err
+	} else if w.Membership == round.Admit {
+		e.release(w.Site)
 	}
 	in := e.wishes.effective(w.Site)
 	deadline := time.Time{}

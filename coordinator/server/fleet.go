@@ -59,6 +59,9 @@ func (f *Fleet) nextChunk() time.Duration { return cmp.Or(f.Patience, patience) 
 func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
+	if err := f.call(ctx, ""); err != nil {
+		return err
+	}
 	incoming := receive(ctx, stream)
 	hello, err := awaitHello(ctx, incoming, f.firstMessage())
 	if err != nil {
@@ -66,6 +69,9 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 	}
 	if err := f.checkIdentity(ctx, hello.GetFederation(), hello.GetSite()); err != nil {
 		f.Log.Warn("session refused", "site", hello.GetSite(), "node", hello.GetNode(), "error", err)
+		return err
+	}
+	if err := f.call(ctx, hello.GetSite()); err != nil {
 		return err
 	}
 	s, err := f.Engine.OpenSession(ctx, hello)
@@ -226,11 +232,17 @@ func (f *Fleet) checkIdentity(ctx context.Context, federation, site string) erro
 
 // speaker checks that a Pull or Push comes from the site of its session.
 func (f *Fleet) speaker(ctx context.Context, token string) (*session.Session, error) {
+	if err := f.call(ctx, ""); err != nil {
+		return nil, err
+	}
 	s, err := f.Engine.SessionByToken(ctx, token)
 	if err != nil {
 		return nil, refusal(err)
 	}
 	if err := f.checkIdentity(ctx, s.Hello.GetFederation(), s.Site); err != nil {
+		return nil, err
+	}
+	if err := f.call(ctx, s.Site); err != nil {
 		return nil, err
 	}
 	f.Counter.Attribute(ctx, s.Member)
@@ -239,6 +251,12 @@ func (f *Fleet) speaker(ctx context.Context, token string) (*session.Session, er
 
 // refusal turns an engine's refusal into a status code.
 func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	if out, ok := exhausted(err); ok {
+		return out
+	}
 	var r *engine.RefusedError
 	if !errors.As(err, &r) {
 		if _, ok := status.FromError(err); ok {

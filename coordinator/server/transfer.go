@@ -33,7 +33,7 @@ func (f *Fleet) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, 
 		return status.Error(codes.InvalidArgument, "the first message of a push must carry its header")
 	}
 	// A dead token is answered in the result, so that the agent learns the reason.
-	if _, err := f.speaker(ctx, h.GetSessionToken()); status.Code(err) == codes.PermissionDenied {
+	if _, err := f.speaker(ctx, h.GetSessionToken()); status.Code(err) == codes.PermissionDenied || status.Code(err) == codes.ResourceExhausted {
 		return err
 	}
 	u, result, err := f.Engine.BeginPush(ctx, h)
@@ -69,6 +69,10 @@ func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 			var fault *codec.Error
 			if errors.As(err, &fault) {
 				return f.answer(f.Engine.RefusePush(stream.Context(), u, fault))
+			}
+			var over *engine.RefusedError
+			if errors.As(err, &over) {
+				return f.answer(f.Engine.RefusePush(stream.Context(), u, over))
 			}
 			return f.chunkProblem(u, err), nil
 		}
