@@ -610,8 +610,11 @@ func (x *LinkTestRequest) GetBytes() uint64 {
 }
 
 type LinkTestResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       []*MemberLink          `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Members []*MemberLink          `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// Length of a round that the transfers are compared with: of the configuration,
+	// or of the last one; unset when not known.
+	RoundSeconds  *float64 `protobuf:"fixed64,2,opt,name=round_seconds,json=roundSeconds,proto3,oneof" json:"round_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +654,13 @@ func (x *LinkTestResponse) GetMembers() []*MemberLink {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *LinkTestResponse) GetRoundSeconds() float64 {
+	if x != nil && x.RoundSeconds != nil {
+		return *x.RoundSeconds
+	}
+	return 0
 }
 
 type MemberLink struct {
@@ -3109,9 +3119,11 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\bsessions\x18\x03 \x01(\rR\bsessions\";\n" +
 	"\x0fLinkTestRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"Q\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x8d\x01\n" +
 	"\x10LinkTestResponse\x12=\n" +
-	"\amembers\x18\x01 \x03(\v2#.girassol.coordinator.v1.MemberLinkR\amembers\"\xea\x01\n" +
+	"\amembers\x18\x01 \x03(\v2#.girassol.coordinator.v1.MemberLinkR\amembers\x12(\n" +
+	"\rround_seconds\x18\x02 \x01(\x01H\x00R\froundSeconds\x88\x01\x01B\x10\n" +
+	"\x0e_round_seconds\"\xea\x01\n" +
 	"\n" +
 	"MemberLink\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12?\n" +
@@ -3507,6 +3519,7 @@ func file_coordinator_v1_admin_proto_init() {
 		return
 	}
 	file_coordinator_v1_fleet_proto_init()
+	file_coordinator_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[18].OneofWrappers = []any{}
 	file_coordinator_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
