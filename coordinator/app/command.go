@@ -91,6 +91,8 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&logFile, "log-file", "", "append the log to `file` (default stderr)")
 	_ = cmd.MarkFlagRequired("config")
 	_ = cmd.MarkFlagRequired("data")
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(exportCommand())
 	return cmd
 }
 

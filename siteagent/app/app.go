@@ -43,6 +43,9 @@ import (
 // whoever restarts agents should not restart this one at once.
 const FencedExitCode = 3
 
+// replicaFolder below --data.
+const replicaFolder = "replica"
+
 // ExitCode of an error that Command returned: 0 without one.
 func ExitCode(err error) int {
 	switch {
@@ -130,6 +133,7 @@ the same name.`,
 	for _, name := range []string{"coordinator", "federation", "site", "data"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
+	cmd.AddCommand(exportCommand())
 	return cmd
 }
 
@@ -212,7 +216,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 	}
 	opening := time.Now()
-	store, err := replica.Open(filepath.Join(o.data, "replica"), o.federation, log)
+	store, err := replica.Open(filepath.Join(o.data, replicaFolder), o.federation, log)
 	if err != nil {
 		if !errors.Is(err, syscall.EWOULDBLOCK) { // else limits are those of the agent whose data it is
 			o.power.limiter(o.data, gpus, log).Close()
