@@ -145,7 +145,8 @@ func traceOf(region string, marginal, average *replay.Trace) (report.Trace, erro
 }
 
 func encodingText(e algorithm.Encoding) string {
-	values := map[algorithm.Values]string{algorithm.FP32: "fp32", algorithm.BF16: "bf16", algorithm.TwoBit: "2-bit values"}[e.Values]
+	values := map[algorithm.Values]string{algorithm.FP32: "fp32", algorithm.BF16: "bf16", algorithm.TwoBit: "2-bit values",
+		algorithm.EightBit: "8-bit values", algorithm.FourBit: "4-bit values", algorithm.OneBit: "1-bit values"}[e.Values]
 	if e.KeepOneIn <= 1 {
 		return "dense " + values
 	}

@@ -22,8 +22,8 @@
 //	0  "GSFD"             magic
 //	4  1                  version
 //	5  transform          0 identity, 1 dct64
-//	6  values             0 fp32, 1 bf16, 2 2bit
-//	7  0
+//	6  values             0 fp32, 1 bf16, 2 2bit, 3 8bit, 4 4bit, 5 1bit
+//	7  group size         0 is 4096, else its power of two, 8 to 11
 //	8  keepOneIn          uint32
 //	12 layout             the first 8 bytes of the layout's digest; all zero
 //	                      when the tensors' places are told apart (sections)
@@ -35,26 +35,44 @@
 //
 //   - fp32 or bf16 one after the other when keepOneIn is 1, else
 //
-//   - groups of GroupSize coefficients, the last one shorter. Each group is a
+//   - groups of the encoding's group size, the last one shorter. Each group is a
 //     string of bits, least significant first, filled with zero bits to a whole
 //     byte:
 //
 //     code      4 bits: 15 an empty group, all zero, nothing follows; else the
 //     Rice parameter b of the indices, 0 to 11 (0 without indices)
-//     levels    only 2bit: two bf16, low <= high, both >= 0
+//     shared    2bit: two levels in bf16, 0 <= low <= high; 8bit and 4bit: the
+//     step in bf16, at least 2^-126; 1bit: the level in bf16, above 0
 //     indices   only keepOneIn > 1: for each kept coefficient, in ascending
 //     order, gap = index - previous index - 1 as gap>>b zero bits, a one bit
 //     and the b low bits of gap
-//     values    only 2bit: per kept coefficient a sign bit (1 negative) and a
-//     level bit (1 high)
+//     values    2bit: per kept coefficient a sign bit (1 negative) and a level
+//     bit (1 high); 1bit: per kept coefficient a sign bit
 //
-//     after which fp32 or bf16 values of the kept coefficients follow.
+//     after which the other values of the kept coefficients follow: fp32, bf16,
+//     8bit as a byte each, the multiple of the step from -127 to 127, 4bit as half
+//     a byte each, the first in the low half, from -7 to 7; both in two's
+//     complement, and a half that is left over is zero.
 //
 // A group of n coefficients keeps max(1, round(n/keepOneIn)), the largest by
-// absolute value, of equal ones the lower index. The kept values of a 2bit
-// group stand for the nearer of two levels, the centroids of the absolute
-// values by Lloyd's iteration. What is lost by that and by the cut stays with
-// the sender.
+// absolute value, of equal ones the lower index.
+//
+// # Quantisation
+//
+// What the kept values of a group share is symmetric and found anew for each:
+//
+//   - 8bit and 4bit: the step is the largest absolute value divided by 127 or 7,
+//     rounded to bf16; a value is the nearest multiple, ties to even, cut to 127 or
+//     7 steps.
+//   - 2bit: the nearer of two levels, the centroids of the absolute values by
+//     Lloyd's iteration, ties to the lower one.
+//   - 1bit: one level, the mean of the absolute values. A kept value of zero counts
+//     as positive: where a group has fewer values than it keeps, prefer 2bit.
+//
+// A group whose step is below 2^-126, or whose level rounds to zero, is sent
+// empty. What is lost by rounding and by the cut stays with the sender: of all it
+// encodes, rest = x - decoded, one subtraction. Decoded values are encoded without
+// loss.
 //
 // Values travel within ±MaxMagnitude; larger ones are cut to it when sent and
 // refused when received, so that sums of any number of updates stay finite.

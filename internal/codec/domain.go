@@ -12,10 +12,12 @@ import (
 const (
 	// MinSparse is the fewest elements of a tensor that is worth compressing.
 	MinSparse = 1024
-	// GroupSize is the number of coefficients among which the largest are kept.
-	GroupSize = kernel.GroupSize
-	// BlockSize is the most elements of a Block: 64 groups, 1 MiB as float32.
-	BlockSize = 16 * GroupSize
+	// MaxGroupSize is the largest number of coefficients among which the largest are
+	// kept; the sizes divide each other.
+	MaxGroupSize = algorithm.MaxGroupSize
+	// BlockSize is the most elements of a Block: 64 KiB as float32, so that what a
+	// merge holds of a block stays in a core's nearer caches.
+	BlockSize = 4 * MaxGroupSize
 )
 
 // Block is a run of one tensor's elements: the unit in which callers walk a

@@ -70,15 +70,15 @@ func (enc *Encoder) Block(b Block, x, decoded []float32) error {
 			"element %d of block %d is %g", i, b.index-enc.d.first[b.Tensor], x[i])
 		return enc.err
 	}
-	if need := int(enc.f.blockBytes(b)); cap(enc.out) < need {
+	if need := int(enc.f.blockBytes(b)) + bitSpare; cap(enc.out) < need {
 		enc.out = make([]byte, 0, need)
 	}
 	out := enc.out[:0]
 	if !b.Compressed || enc.f.fixed() {
 		out = enc.plain(out, x, decoded)
 	} else {
-		for lo := 0; lo < len(x); lo += GroupSize {
-			hi := min(lo+GroupSize, len(x))
+		for lo := 0; lo < len(x); lo += enc.f.group {
+			hi := min(lo+enc.f.group, len(x))
 			out = enc.group.encode(out, x[lo:hi], enc.f)
 			if decoded != nil {
 				scatter(decoded[lo:hi], 1, &enc.group)

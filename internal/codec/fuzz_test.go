@@ -83,6 +83,9 @@ func FuzzParseSparse(f *testing.F) {
 		encoding(algorithm.DCT64, 8, algorithm.BF16),
 		encoding(algorithm.Identity, 2, algorithm.FP32),
 		encoding(algorithm.DCT64, 4096, algorithm.TwoBit),
+		encoding(algorithm.DCT64, 16, algorithm.EightBit),
+		encoding(algorithm.Identity, 8, algorithm.FourBit),
+		{Transform: algorithm.DCT64, KeepOneIn: 16, Values: algorithm.OneBit, GroupSize: 512},
 	})
 }
 
@@ -91,5 +94,8 @@ func FuzzParseDense(f *testing.F) {
 		encoding(algorithm.Identity, 1, algorithm.FP32),
 		encoding(algorithm.DCT64, 1, algorithm.BF16),
 		encoding(algorithm.DCT64, 1, algorithm.TwoBit),
+		encoding(algorithm.DCT64, 1, algorithm.EightBit),
+		{Transform: algorithm.Identity, KeepOneIn: 1, Values: algorithm.FourBit, GroupSize: 256},
+		encoding(algorithm.Identity, 1, algorithm.OneBit),
 	})
 }

@@ -3,6 +3,8 @@ package codec
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
+	"slices"
 
 	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
@@ -24,30 +26,48 @@ func transformCode(t algorithm.Transform) byte {
 	return 0
 }
 
-func valuesCode(v algorithm.Values) byte {
-	switch v {
-	case algorithm.FP32:
-		return 0
-	case algorithm.BF16:
-		return 1
+// valueNames by their codes.
+var valueNames = [...]algorithm.Values{algorithm.FP32, algorithm.BF16, algorithm.TwoBit, algorithm.EightBit, algorithm.FourBit, algorithm.OneBit}
+
+// Encodings is what this codec reads and writes, transform/values each: what an
+// agent says it can do.
+func Encodings() (out []string) {
+	for _, t := range []algorithm.Transform{algorithm.Identity, algorithm.DCT64} {
+		for _, v := range valueNames {
+			out = append(out, string(t)+"/"+string(v))
+		}
 	}
-	return 2
+	return out
 }
 
-func encodingName(transform, values byte, keep uint32) string {
-	t, v := "?", "?"
-	if transform < 2 {
-		t = [...]string{string(algorithm.Identity), string(algorithm.DCT64)}[transform]
+func valuesCode(v algorithm.Values) byte { return byte(max(0, slices.Index(valueNames[:], v))) }
+
+// groupCode is the power of two, 0 for the largest group.
+func groupCode(size int) byte {
+	if size == MaxGroupSize {
+		return 0
 	}
-	if values < 3 {
-		v = [...]string{string(algorithm.FP32), string(algorithm.BF16), string(algorithm.TwoBit)}[values]
+	return byte(bits.TrailingZeros(uint(size)))
+}
+
+// encodingName of bytes 5 to 12 of a header.
+func encodingName(b []byte) string {
+	t, v, group := "?", "?", ""
+	if b[0] < 2 {
+		t = [...]string{string(algorithm.Identity), string(algorithm.DCT64)}[b[0]]
 	}
-	return fmt.Sprintf("%s, one in %d, %s", t, keep, v)
+	if int(b[1]) < len(valueNames) {
+		v = string(valueNames[b[1]])
+	}
+	if b[2] != 0 {
+		group = fmt.Sprintf(" in groups of 2^%d", b[2])
+	}
+	return fmt.Sprintf("%s, one in %d%s, %s", t, binary.LittleEndian.Uint32(b[3:]), group, v)
 }
 
 func header(d *Domain, e algorithm.Encoding) []byte {
 	b := append(make([]byte, 0, HeaderSize), magic...)
-	b = append(b, version, transformCode(e.Transform), valuesCode(e.Values), 0)
+	b = append(b, version, transformCode(e.Transform), valuesCode(e.Values), groupCode(e.Group()))
 	b = binary.LittleEndian.AppendUint32(b, uint32(e.KeepOneIn))
 	digest := d.layout.Digest()
 	return append(b, digest[:8]...)
@@ -64,8 +84,7 @@ func checkHeader(b []byte, d *Domain, e algorithm.Encoding, sectioned bool) erro
 	want := header(d, e)
 	if string(b[5:12]) != string(want[5:12]) {
 		return fault(v1alpha1.ReasonEncodingMismatch, "", "is %s, want %s",
-			encodingName(b[5], b[6], binary.LittleEndian.Uint32(b[8:])),
-			encodingName(want[5], want[6], binary.LittleEndian.Uint32(want[8:])))
+			encodingName(b[5:12]), encodingName(want[5:12]))
 	}
 	none := string(b[12:20]) == "\x00\x00\x00\x00\x00\x00\x00\x00"
 	if string(b[12:20]) != string(want[12:20]) && (!sectioned || !none) {
@@ -104,8 +123,8 @@ func (f format) blockBytes(b Block) int64 {
 	if !b.Compressed || f.fixed() {
 		return int64(b.Len()) * int64(f.width())
 	}
-	whole, rest := b.Len()/GroupSize, b.Len()%GroupSize
-	size := int64(whole) * f.maxBytes(GroupSize)
+	whole, rest := b.Len()/f.group, b.Len()%f.group
+	size := int64(whole) * f.maxBytes(f.group)
 	if rest > 0 {
 		size += f.maxBytes(rest)
 	}

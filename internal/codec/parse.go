@@ -158,8 +158,8 @@ func within(s *scratch, n int, b []byte, f format, limit float32) bool {
 }
 
 func scanGroups(w *window, g *group, name string, n int, f format) error {
-	for lo := 0; lo < n; lo += GroupSize {
-		size := min(GroupSize, n-lo)
+	for lo := 0; lo < n; lo += f.group {
+		size := min(f.group, n-lo)
 		b, err := w.peek(f.hostileBytes(size))
 		if err != nil {
 			return err

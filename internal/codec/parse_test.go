@@ -95,17 +95,16 @@ func TestBadGroupsAreRefused(t *testing.T) {
 	e := encoding(algorithm.DCT64, 1024, algorithm.TwoBit) // 4 of 4096
 	d := NewDomain(l, e.Transform)
 	group := func(code uint32, low, high uint32, b uint, gaps []uint32, values ...uint32) []byte {
-		w := bitWriter{out: header(d, e)}
-		w.put(code, codeBits)
-		w.put(low|high<<16, 32)
+		w := newBitWriter(header(d, e), 2000)
+		w.put(uint64(code), codeBits)
+		w.put(uint64(low|high<<16), 32)
 		for _, g := range gaps {
 			w.rice(g, b)
 		}
 		for _, v := range values {
-			w.put(v, 2)
+			w.put(uint64(v), 2)
 		}
-		w.flush()
-		return w.out
+		return w.flush()
 	}
 	one, two, inf := uint32(0x3f80), uint32(0x4000), uint32(0x7f80)
 	fits := []uint32{0, 4092, 0, 0}

@@ -115,8 +115,8 @@ func (p *Payload) eachPlain(at int64, n int, f format, limit float32, s *scratch
 func (p *Payload) eachGroup(b Block, s *scratch, g *group, visit func(lo, n int)) error {
 	at := p.spans[b.index]
 	w := &window{r: p.r, size: at.at + int64(at.n), at: at.at, end: at.at + int64(at.n), buf: s.raw[:]}
-	for lo := 0; lo < b.Len(); lo += GroupSize {
-		n := min(GroupSize, b.Len()-lo)
+	for lo := 0; lo < b.Len(); lo += p.f.group {
+		n := min(p.f.group, b.Len()-lo)
 		in, err := w.peek(p.f.hostileBytes(n))
 		if err != nil {
 			return err
@@ -181,7 +181,7 @@ func (p *Payload) changed(at int64, err error) error {
 	return fault(v1alpha1.ReasonChecksumMismatch, "", "the bytes near %d changed since they were checked: %v", at, err)
 }
 
-var bufferFormat = format{values: algorithm.FP32, keep: 1}
+var bufferFormat = format{values: algorithm.FP32, keep: 1, group: MaxGroupSize}
 
 // unpack reads plain values and says whether all are within ±limit.
 func unpack(dst []float32, src []byte, f format, limit float32) bool {

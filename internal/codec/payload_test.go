@@ -26,6 +26,9 @@ func allEncodings() (out []algorithm.Encoding) {
 			for _, v := range allValues {
 				out = append(out, encoding(tr, keep, v))
 			}
+			small := encoding(tr, min(keep, 256), allValues[keep%len(allValues)])
+			small.GroupSize = 256
+			out = append(out, small)
 		}
 	}
 	return out
@@ -74,7 +77,7 @@ func TestPayloadComesBackAsSent(t *testing.T) {
 		if !bytes.Equal(b, streamed.Bytes()) {
 			t.Fatalf("%+v: block by block differs from whole", e)
 		}
-		if limit := MaxSize(d, e); int64(len(b)) > limit || (e.KeepOneIn == 1 && e.Values != algorithm.TwoBit && int64(len(b)) != limit) {
+		if limit := MaxSize(d, e); int64(len(b)) > limit || (e.KeepOneIn == 1 && !e.Values.Quantised() && int64(len(b)) != limit) {
 			t.Errorf("%+v: %d bytes, MaxSize %d", e, len(b), limit)
 		}
 		p := parse(t, d, e, b)

@@ -30,7 +30,7 @@ func TestEveryPlainValueIsJudged(t *testing.T) {
 					raw[4*i], raw[4*i+1], raw[4*i+2], raw[4*i+3] = byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24)
 				}
 				got := make([]float32, n)
-				f := format{algorithm.FP32, 1}
+				f := format{algorithm.FP32, 1, MaxGroupSize}
 				if within(nil, n, raw, f, limit) != tc.want || unpack(got, raw, f, limit) != tc.want {
 					t.Errorf("%g at %d of %d: want %v of both", tc.v, at, n, tc.want)
 				}

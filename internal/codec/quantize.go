@@ -36,6 +36,13 @@ func levels(v []float32) (low, high float32) {
 	return min(low, high), max(low, high)
 }
 
+// mean of the absolute values of v, rounded to bf16: the level whose signs are
+// nearest to v.
+func mean(v []float32) float32 {
+	total, _, _ := kernel.SplitSums(v, math.Inf(1))
+	return kernel.FromBF16(kernel.BF16(float32(total / float64(len(v)))))
+}
+
 // halfway is the largest float32 that is not nearer to high than to low: what is
 // above it is nearer to high.
 func halfway(low, high float32) float32 {

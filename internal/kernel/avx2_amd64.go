@@ -41,12 +41,12 @@ func finiteAVX2(x []float32) int
 //go:noescape
 func largestAVX2(x []byte) uint32
 
-// dotAVX2 adds the products of x and y to four interleaved sums; the length is a
+// dotAVX2 adds the products of x and y to sixteen interleaved sums; the length is a
 // multiple of 16. A product of two float32 is exact in float64, so that the
 // fused operation rounds as often as the portable code.
 //
 //go:noescape
-func dotAVX2(x []float32, y []float32, sums *[4]float64)
+func dotAVX2(x []float32, y []float32, sums *[16]float64)
 
 // dctAVX2 is DCT64 of eight blocks; both slices have 512 elements each.
 //
@@ -94,4 +94,47 @@ func splitSumsAVX2(v []float32, bound float64, sums *[8]float64) int
 // a bit for negative and one for high. The length of v is a multiple of 8.
 //
 //go:noescape
-func signsAndLevelsAVX2(codes []uint16, v []float32, bound float32, low float32, high float32)
+func signsAndLevelsAVX2(codes []byte, v []float32, bound float32, low float32, high float32)
+
+// fromTwoBitsAVX2 writes the level of each code of two bits, from the low bits on;
+// the length of v is a multiple of 16.
+//
+//go:noescape
+func fromTwoBitsAVX2(v []float32, codes []byte, levels *[4]float32)
+
+// signsAVX2 replaces each value by the level with its sign, zero by the positive
+// one, and writes a bit for each that is negative; the length of v is a multiple
+// of 8.
+//
+//go:noescape
+func signsAVX2(codes []byte, v []float32, level float32)
+
+// fromOneBitAVX2 writes the level, negative for each bit that is set; the length of
+// v is a multiple of 8.
+//
+//go:noescape
+func fromOneBitAVX2(v []float32, codes []byte, level float32)
+
+// multiples8AVX2 replaces each value by the nearest multiple of the step, up to 127
+// of them, and writes which; the length of v is a multiple of 32.
+//
+//go:noescape
+func multiples8AVX2(codes []byte, v []float32, step float32)
+
+// fromMultiples8AVX2 writes the multiples of the step; the length of v is a multiple
+// of 8.
+//
+//go:noescape
+func fromMultiples8AVX2(v []float32, codes []byte, step float32)
+
+// multiples4AVX2 replaces each value by the nearest multiple of the step, up to 7
+// of them, and writes which, two to a byte; the length of v is a multiple of 32.
+//
+//go:noescape
+func multiples4AVX2(codes []byte, v []float32, step float32)
+
+// fromMultiples4AVX2 writes the multiples of the step, two of a byte; the length of
+// v is a multiple of 8.
+//
+//go:noescape
+func fromMultiples4AVX2(v []float32, codes []byte, step float32)

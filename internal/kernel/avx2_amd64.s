@@ -353,7 +353,7 @@ largestDone:
 	VZEROUPPER
 	RET
 
-// func dotAVX2(x []float32, y []float32, sums *[4]float64)
+// func dotAVX2(x []float32, y []float32, sums *[16]float64)
 // Requires: AVX, FMA3
 TEXT ·dotAVX2(SB), NOSPLIT, $0-56
 	MOVQ    x_base+0(FP), AX
@@ -361,22 +361,25 @@ TEXT ·dotAVX2(SB), NOSPLIT, $0-56
 	MOVQ    y_base+24(FP), DX
 	MOVQ    sums+48(FP), BX
 	VMOVUPD (BX), Y0
+	VMOVUPD 32(BX), Y1
+	VMOVUPD 64(BX), Y2
+	VMOVUPD 96(BX), Y3
 	CMPQ    CX, $0x00000010
 	JLT     dotDone
 
 dot:
-	VCVTPS2PD   (AX), Y1
-	VCVTPS2PD   (DX), Y2
-	VFMADD231PD Y1, Y2, Y0
-	VCVTPS2PD   16(AX), Y1
-	VCVTPS2PD   16(DX), Y2
-	VFMADD231PD Y1, Y2, Y0
-	VCVTPS2PD   32(AX), Y1
-	VCVTPS2PD   32(DX), Y2
-	VFMADD231PD Y1, Y2, Y0
-	VCVTPS2PD   48(AX), Y1
-	VCVTPS2PD   48(DX), Y2
-	VFMADD231PD Y1, Y2, Y0
+	VCVTPS2PD   (AX), Y4
+	VCVTPS2PD   (DX), Y5
+	VFMADD231PD Y4, Y5, Y0
+	VCVTPS2PD   16(AX), Y4
+	VCVTPS2PD   16(DX), Y5
+	VFMADD231PD Y4, Y5, Y1
+	VCVTPS2PD   32(AX), Y4
+	VCVTPS2PD   32(DX), Y5
+	VFMADD231PD Y4, Y5, Y2
+	VCVTPS2PD   48(AX), Y4
+	VCVTPS2PD   48(DX), Y5
+	VFMADD231PD Y4, Y5, Y3
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, CX
@@ -385,6 +388,9 @@ dot:
 
 dotDone:
 	VMOVUPD Y0, (BX)
+	VMOVUPD Y1, 32(BX)
+	VMOVUPD Y2, 64(BX)
+	VMOVUPD Y3, 96(BX)
 	VZEROUPPER
 	RET
 
@@ -5905,7 +5911,7 @@ splitSumsDone:
 	VZEROUPPER
 	RET
 
-// func signsAndLevelsAVX2(codes []uint16, v []float32, bound float32, low float32, high float32)
+// func signsAndLevelsAVX2(codes []byte, v []float32, bound float32, low float32, high float32)
 // Requires: AVX, AVX2, BMI2
 TEXT ·signsAndLevelsAVX2(SB), NOSPLIT, $0-60
 	MOVQ         codes_base+0(FP), AX
@@ -5950,3 +5956,351 @@ signsAndLevels:
 signsAndLevelsDone:
 	VZEROUPPER
 	RET
+
+// func fromTwoBitsAVX2(v []float32, codes []byte, levels *[4]float32)
+// Requires: AVX, AVX2
+TEXT ·fromTwoBitsAVX2(SB), NOSPLIT, $0-56
+	MOVQ           v_base+0(FP), AX
+	MOVQ           v_len+8(FP), CX
+	MOVQ           codes_base+24(FP), DX
+	MOVQ           levels+48(FP), BX
+	VBROADCASTF128 (BX), Y0
+	VMOVDQU        twoBitsLow<>+0(SB), Y1
+	VMOVDQU        twoBitsHigh<>+0(SB), Y2
+	CMPQ           CX, $0x00000010
+	JLT            fromTwoBitsDone
+
+fromTwoBits:
+	VPBROADCASTD (DX), Y3
+	VPSRLVD      Y1, Y3, Y4
+	VPSRLVD      Y2, Y3, Y3
+	VPERMILPS    Y4, Y0, Y4
+	VPERMILPS    Y3, Y0, Y3
+	VMOVUPS      Y4, (AX)
+	VMOVUPS      Y3, 32(AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000004, DX
+	SUBQ         $0x00000010, CX
+	CMPQ         CX, $0x00000010
+	JGE          fromTwoBits
+
+fromTwoBitsDone:
+	VZEROUPPER
+	RET
+
+DATA twoBitsLow<>+0(SB)/4, $0x00000000
+DATA twoBitsLow<>+4(SB)/4, $0x00000002
+DATA twoBitsLow<>+8(SB)/4, $0x00000004
+DATA twoBitsLow<>+12(SB)/4, $0x00000006
+DATA twoBitsLow<>+16(SB)/4, $0x00000008
+DATA twoBitsLow<>+20(SB)/4, $0x0000000a
+DATA twoBitsLow<>+24(SB)/4, $0x0000000c
+DATA twoBitsLow<>+28(SB)/4, $0x0000000e
+GLOBL twoBitsLow<>(SB), RODATA|NOPTR, $32
+
+DATA twoBitsHigh<>+0(SB)/4, $0x00000010
+DATA twoBitsHigh<>+4(SB)/4, $0x00000012
+DATA twoBitsHigh<>+8(SB)/4, $0x00000014
+DATA twoBitsHigh<>+12(SB)/4, $0x00000016
+DATA twoBitsHigh<>+16(SB)/4, $0x00000018
+DATA twoBitsHigh<>+20(SB)/4, $0x0000001a
+DATA twoBitsHigh<>+24(SB)/4, $0x0000001c
+DATA twoBitsHigh<>+28(SB)/4, $0x0000001e
+GLOBL twoBitsHigh<>(SB), RODATA|NOPTR, $32
+
+// func signsAVX2(codes []byte, v []float32, level float32)
+// Requires: AVX, AVX2
+TEXT ·signsAVX2(SB), NOSPLIT, $0-52
+	MOVQ         codes_base+0(FP), AX
+	MOVQ         v_base+24(FP), CX
+	MOVQ         v_len+32(FP), DX
+	VBROADCASTSS level+48(FP), Y0
+	MOVL         $0x80000000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	VPXOR        Y2, Y2, Y2
+	CMPQ         DX, $0x00000008
+	JLT          signsDone
+
+signs:
+	VMOVUPS   (CX), Y3
+	VCMPPS    $0x11, Y2, Y3, Y3
+	VMOVMSKPS Y3, BX
+	MOVB      BL, (AX)
+	VANDPS    Y1, Y3, Y3
+	VXORPS    Y0, Y3, Y3
+	VMOVUPS   Y3, (CX)
+	ADDQ      $0x00000020, CX
+	INCQ      AX
+	SUBQ      $0x00000008, DX
+	CMPQ      DX, $0x00000008
+	JGE       signs
+
+signsDone:
+	VZEROUPPER
+	RET
+
+// func fromOneBitAVX2(v []float32, codes []byte, level float32)
+// Requires: AVX, AVX2
+TEXT ·fromOneBitAVX2(SB), NOSPLIT, $0-52
+	MOVQ         v_base+0(FP), AX
+	MOVQ         v_len+8(FP), CX
+	MOVQ         codes_base+24(FP), DX
+	VBROADCASTSS level+48(FP), Y0
+	MOVL         $0x80000000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	VMOVDQU      oneBit<>+0(SB), Y2
+	CMPQ         CX, $0x00000008
+	JLT          fromOneBitDone
+
+fromOneBit:
+	MOVBLZX      (DX), BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	VPSLLVD      Y2, Y3, Y3
+	VPAND        Y1, Y3, Y3
+	VXORPS       Y0, Y3, Y3
+	VMOVUPS      Y3, (AX)
+	ADDQ         $0x00000020, AX
+	INCQ         DX
+	SUBQ         $0x00000008, CX
+	CMPQ         CX, $0x00000008
+	JGE          fromOneBit
+
+fromOneBitDone:
+	VZEROUPPER
+	RET
+
+DATA oneBit<>+0(SB)/4, $0x0000001f
+DATA oneBit<>+4(SB)/4, $0x0000001e
+DATA oneBit<>+8(SB)/4, $0x0000001d
+DATA oneBit<>+12(SB)/4, $0x0000001c
+DATA oneBit<>+16(SB)/4, $0x0000001b
+DATA oneBit<>+20(SB)/4, $0x0000001a
+DATA oneBit<>+24(SB)/4, $0x00000019
+DATA oneBit<>+28(SB)/4, $0x00000018
+GLOBL oneBit<>(SB), RODATA|NOPTR, $32
+
+// func multiples8AVX2(codes []byte, v []float32, step float32)
+// Requires: AVX, AVX2
+TEXT ·multiples8AVX2(SB), NOSPLIT, $0-52
+	MOVQ         codes_base+0(FP), AX
+	MOVQ         v_base+24(FP), CX
+	MOVQ         v_len+32(FP), DX
+	VBROADCASTSS step+48(FP), Y0
+	MOVL         $0x42fe0000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0xc2fe0000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	VMOVDQU      packOrder<>+0(SB), Y3
+	CMPQ         DX, $0x00000020
+	JLT          multiples8Done
+
+multiples8:
+	VMOVUPS   (CX), Y5
+	VDIVPS    Y0, Y5, Y5
+	VMINPS    Y1, Y5, Y5
+	VMAXPS    Y2, Y5, Y5
+	VCVTPS2DQ Y5, Y4
+	VCVTDQ2PS Y4, Y5
+	VMULPS    Y0, Y5, Y5
+	VMOVUPS   Y5, (CX)
+	VMOVUPS   32(CX), Y6
+	VDIVPS    Y0, Y6, Y6
+	VMINPS    Y1, Y6, Y6
+	VMAXPS    Y2, Y6, Y6
+	VCVTPS2DQ Y6, Y5
+	VCVTDQ2PS Y5, Y6
+	VMULPS    Y0, Y6, Y6
+	VMOVUPS   Y6, 32(CX)
+	VMOVUPS   64(CX), Y7
+	VDIVPS    Y0, Y7, Y7
+	VMINPS    Y1, Y7, Y7
+	VMAXPS    Y2, Y7, Y7
+	VCVTPS2DQ Y7, Y6
+	VCVTDQ2PS Y6, Y7
+	VMULPS    Y0, Y7, Y7
+	VMOVUPS   Y7, 64(CX)
+	VMOVUPS   96(CX), Y8
+	VDIVPS    Y0, Y8, Y8
+	VMINPS    Y1, Y8, Y8
+	VMAXPS    Y2, Y8, Y8
+	VCVTPS2DQ Y8, Y7
+	VCVTDQ2PS Y7, Y8
+	VMULPS    Y0, Y8, Y8
+	VMOVUPS   Y8, 96(CX)
+	VPACKSSDW Y5, Y4, Y4
+	VPACKSSDW Y7, Y6, Y6
+	VPACKSSWB Y6, Y4, Y4
+	VPERMD    Y4, Y3, Y4
+	VMOVDQU   Y4, (AX)
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000020, DX
+	CMPQ      DX, $0x00000020
+	JGE       multiples8
+
+multiples8Done:
+	VZEROUPPER
+	RET
+
+DATA packOrder<>+0(SB)/4, $0x00000000
+DATA packOrder<>+4(SB)/4, $0x00000004
+DATA packOrder<>+8(SB)/4, $0x00000001
+DATA packOrder<>+12(SB)/4, $0x00000005
+DATA packOrder<>+16(SB)/4, $0x00000002
+DATA packOrder<>+20(SB)/4, $0x00000006
+DATA packOrder<>+24(SB)/4, $0x00000003
+DATA packOrder<>+28(SB)/4, $0x00000007
+GLOBL packOrder<>(SB), RODATA|NOPTR, $32
+
+// func fromMultiples8AVX2(v []float32, codes []byte, step float32)
+// Requires: AVX, AVX2
+TEXT ·fromMultiples8AVX2(SB), NOSPLIT, $0-52
+	MOVQ         v_base+0(FP), AX
+	MOVQ         v_len+8(FP), CX
+	MOVQ         codes_base+24(FP), DX
+	VBROADCASTSS step+48(FP), Y0
+	CMPQ         CX, $0x00000008
+	JLT          fromMultiples8Done
+
+fromMultiples8:
+	VPMOVSXBD (DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $0x00000020, AX
+	ADDQ      $0x00000008, DX
+	SUBQ      $0x00000008, CX
+	CMPQ      CX, $0x00000008
+	JGE       fromMultiples8
+
+fromMultiples8Done:
+	VZEROUPPER
+	RET
+
+// func multiples4AVX2(codes []byte, v []float32, step float32)
+// Requires: AVX, AVX2
+TEXT ·multiples4AVX2(SB), NOSPLIT, $0-52
+	MOVQ         codes_base+0(FP), AX
+	MOVQ         v_base+24(FP), CX
+	MOVQ         v_len+32(FP), DX
+	VBROADCASTSS step+48(FP), Y0
+	MOVL         $0x40e00000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0xc0e00000, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x0f0f0f0f, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x10011001, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	VMOVDQU      packOrder4<>+0(SB), Y5
+	CMPQ         DX, $0x00000020
+	JLT          multiples4Done
+
+multiples4:
+	VMOVUPS      (CX), Y7
+	VDIVPS       Y0, Y7, Y7
+	VMINPS       Y1, Y7, Y7
+	VMAXPS       Y2, Y7, Y7
+	VCVTPS2DQ    Y7, Y6
+	VCVTDQ2PS    Y6, Y7
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      Y7, (CX)
+	VMOVUPS      32(CX), Y8
+	VDIVPS       Y0, Y8, Y8
+	VMINPS       Y1, Y8, Y8
+	VMAXPS       Y2, Y8, Y8
+	VCVTPS2DQ    Y8, Y7
+	VCVTDQ2PS    Y7, Y8
+	VMULPS       Y0, Y8, Y8
+	VMOVUPS      Y8, 32(CX)
+	VMOVUPS      64(CX), Y9
+	VDIVPS       Y0, Y9, Y9
+	VMINPS       Y1, Y9, Y9
+	VMAXPS       Y2, Y9, Y9
+	VCVTPS2DQ    Y9, Y8
+	VCVTDQ2PS    Y8, Y9
+	VMULPS       Y0, Y9, Y9
+	VMOVUPS      Y9, 64(CX)
+	VMOVUPS      96(CX), Y10
+	VDIVPS       Y0, Y10, Y10
+	VMINPS       Y1, Y10, Y10
+	VMAXPS       Y2, Y10, Y10
+	VCVTPS2DQ    Y10, Y9
+	VCVTDQ2PS    Y9, Y10
+	VMULPS       Y0, Y10, Y10
+	VMOVUPS      Y10, 96(CX)
+	VPACKSSDW    Y7, Y6, Y6
+	VPACKSSDW    Y9, Y8, Y8
+	VPACKSSWB    Y8, Y6, Y6
+	VPERMD       Y6, Y5, Y6
+	VPAND        Y3, Y6, Y6
+	VPMADDUBSW   Y4, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X7
+	VPACKUSWB    X7, X6, X7
+	VMOVDQU      X7, (AX)
+	ADDQ         $0x00000080, CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000020, DX
+	CMPQ         DX, $0x00000020
+	JGE          multiples4
+
+multiples4Done:
+	VZEROUPPER
+	RET
+
+DATA packOrder4<>+0(SB)/4, $0x00000000
+DATA packOrder4<>+4(SB)/4, $0x00000004
+DATA packOrder4<>+8(SB)/4, $0x00000001
+DATA packOrder4<>+12(SB)/4, $0x00000005
+DATA packOrder4<>+16(SB)/4, $0x00000002
+DATA packOrder4<>+20(SB)/4, $0x00000006
+DATA packOrder4<>+24(SB)/4, $0x00000003
+DATA packOrder4<>+28(SB)/4, $0x00000007
+GLOBL packOrder4<>(SB), RODATA|NOPTR, $32
+
+// func fromMultiples4AVX2(v []float32, codes []byte, step float32)
+// Requires: AVX, AVX2
+TEXT ·fromMultiples4AVX2(SB), NOSPLIT, $0-52
+	MOVQ         v_base+0(FP), AX
+	MOVQ         v_len+8(FP), CX
+	MOVQ         codes_base+24(FP), DX
+	VBROADCASTSS step+48(FP), Y0
+	VMOVDQU      fourBits<>+0(SB), Y1
+	CMPQ         CX, $0x00000008
+	JLT          fromMultiples4Done
+
+fromMultiples4:
+	VPBROADCASTD (DX), Y2
+	VPSLLVD      Y1, Y2, Y2
+	VPSRAD       $0x1c, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (AX)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000004, DX
+	SUBQ         $0x00000008, CX
+	CMPQ         CX, $0x00000008
+	JGE          fromMultiples4
+
+fromMultiples4Done:
+	VZEROUPPER
+	RET
+
+DATA fourBits<>+0(SB)/4, $0x0000001c
+DATA fourBits<>+4(SB)/4, $0x00000018
+DATA fourBits<>+8(SB)/4, $0x00000014
+DATA fourBits<>+12(SB)/4, $0x00000010
+DATA fourBits<>+16(SB)/4, $0x0000000c
+DATA fourBits<>+20(SB)/4, $0x00000008
+DATA fourBits<>+24(SB)/4, $0x00000004
+DATA fourBits<>+28(SB)/4, $0x00000000
+GLOBL fourBits<>(SB), RODATA|NOPTR, $32

@@ -20,7 +20,7 @@ func cpuSeconds(tb testing.TB) float64 {
 // group, which stay in its cache.
 func BenchmarkCache(b *testing.B) {
 	x, y, z := normal(2, GroupSize), normal(3, GroupSize), normal(4, GroupSize)
-	raw, codes, s := make([]byte, 2*GroupSize), make([]uint16, GroupSize/8), new(Selector)
+	raw, codes, s := make([]byte, 2*GroupSize), make([]byte, GroupSize/4), new(Selector)
 	for _, c := range []struct {
 		name string
 		run  func()

@@ -69,7 +69,7 @@ func largestFast(x []byte) (n int, largest uint32) {
 	return n, largest
 }
 
-func dotFast(x, y []float32, sums *[4]float64) int {
+func dotFast(x, y []float32, sums *[16]float64) int {
 	n := whole(len(x), 16)
 	if n > 0 {
 		dotAVX2(x[:n], y[:n], sums)
@@ -101,10 +101,66 @@ func splitSumsFast(v []float32, bound float64, sums *[8]float64) (n, above int) 
 	return n, above
 }
 
-func twoLevelsFast(codes []uint16, v []float32, bound, low, high float32) int {
+func twoLevelsFast(codes []byte, v []float32, bound, low, high float32) int {
 	n := whole(len(v), 8)
 	if n > 0 {
-		signsAndLevelsAVX2(codes[:n/8], v[:n], bound, low, high)
+		signsAndLevelsAVX2(codes[:n/4], v[:n], bound, low, high)
+	}
+	return n
+}
+
+func fromTwoLevelsFast(v []float32, codes []byte, levels *[4]float32) int {
+	n := whole(len(v), 16)
+	if n > 0 {
+		fromTwoBitsAVX2(v[:n], codes[:n/4], levels)
+	}
+	return n
+}
+
+func oneLevelFast(codes []byte, v []float32, level float32) int {
+	n := whole(len(v), 8)
+	if n > 0 {
+		signsAVX2(codes[:n/8], v[:n], level)
+	}
+	return n
+}
+
+func fromOneLevelFast(v []float32, codes []byte, level float32) int {
+	n := whole(len(v), 8)
+	if n > 0 {
+		fromOneBitAVX2(v[:n], codes[:n/8], level)
+	}
+	return n
+}
+
+func multiples8Fast(codes []byte, v []float32, step float32) int {
+	n := whole(len(v), 32)
+	if n > 0 {
+		multiples8AVX2(codes[:n], v[:n], step)
+	}
+	return n
+}
+
+func fromMultiples8Fast(v []float32, codes []byte, step float32) int {
+	n := whole(len(v), 8)
+	if n > 0 {
+		fromMultiples8AVX2(v[:n], codes[:n], step)
+	}
+	return n
+}
+
+func multiples4Fast(codes []byte, v []float32, step float32) int {
+	n := whole(len(v), 32)
+	if n > 0 {
+		multiples4AVX2(codes[:n/2], v[:n], step)
+	}
+	return n
+}
+
+func fromMultiples4Fast(v []float32, codes []byte, step float32) int {
+	n := whole(len(v), 8)
+	if n > 0 {
+		fromMultiples4AVX2(v[:n], codes[:n/2], step)
 	}
 	return n
 }

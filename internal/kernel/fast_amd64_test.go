@@ -109,11 +109,34 @@ func TestAssemblyGivesTheBitsOfThePortableCode(t *testing.T) {
 			return fmt.Sprint(math.Float64bits(below), math.Float64bits(above), n)
 		})
 		check("TwoLevels", func(a, _, _ []float32, _ []byte) any {
-			codes := make([]uint16, (len(a)+7)/8)
+			codes := make([]byte, (len(a)+3)/4)
 			TwoLevels(codes, a, eta, eta/2, 2*eta)
 			return codes
 		})
+		check("OneLevel", func(a, _, _ []float32, _ []byte) any {
+			codes := make([]byte, (len(a)+7)/8)
+			OneLevel(codes, a, eta)
+			return codes
+		})
+		check("FromTwoLevels", func(a, _, _ []float32, out []byte) any {
+			FromTwoLevels(a, out[:(len(a)+3)/4], mu, eta)
+			return nil
+		})
+		check("FromOneLevel", func(a, _, _ []float32, out []byte) any { FromOneLevel(a, out[:(len(a)+7)/8], eta); return nil })
+		step := largestOf(a) / 130
+		check("Multiples8", func(a, _, _ []float32, out []byte) any { Multiples8(out[:len(a)], a, step); return nil })
+		check("Multiples4", func(a, _, _ []float32, out []byte) any { Multiples4(out[:(len(a)+1)/2], a, 9*step); return nil })
+		check("FromMultiples8", func(a, _, _ []float32, out []byte) any { FromMultiples8(a, out[:len(a)], eta); return nil })
+		check("FromMultiples4", func(a, _, _ []float32, out []byte) any { FromMultiples4(a, out[:(len(a)+1)/2], eta); return nil })
 		k := rapid.IntRange(0, n).Draw(t, "k")
 		check("TopK", func(a, _, _ []float32, _ []byte) any { return new(Selector).TopK(a, k) })
 	})
+}
+
+func largestOf(x []float32) float32 {
+	largest := float32(0x1p-126)
+	for _, v := range x {
+		largest = max(largest, v, -v)
+	}
+	return largest
 }

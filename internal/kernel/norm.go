@@ -38,7 +38,7 @@ func Finite(x []float32) int {
 	return -1
 }
 
-// SumSquares is the squared Euclidean norm of x in float64, summed in four
+// SumSquares is the squared Euclidean norm of x in float64, summed in sixteen
 // interleaved lanes and then lane by lane.
 func SumSquares(x []float32) float64 { return Dot(x, x) }
 
@@ -46,22 +46,24 @@ func SumSquares(x []float32) float64 { return Dot(x, x) }
 // SumSquares. The lengths must be equal.
 func Dot(x, y []float32) float64 {
 	sameLength("Dot", len(x), len(y))
-	var sums [4]float64
+	var sums [16]float64
 	n := dotFast(x, y, &sums)
 	x, y = x[n:], y[n:]
-	s0, s1, s2, s3 := sums[0], sums[1], sums[2], sums[3]
-	for len(x) >= 4 && len(y) >= 4 {
-		a, b := (*[4]float32)(x), (*[4]float32)(y)
-		s0 += float64(float64(a[0]) * float64(b[0]))
-		s1 += float64(float64(a[1]) * float64(b[1]))
-		s2 += float64(float64(a[2]) * float64(b[2]))
-		s3 += float64(float64(a[3]) * float64(b[3]))
-		x, y = x[4:], y[4:]
+	for len(x) >= 16 && len(y) >= 16 {
+		a, b := (*[16]float32)(x), (*[16]float32)(y)
+		for i := range sums {
+			sums[i] += float64(float64(a[i]) * float64(b[i]))
+		}
+		x, y = x[16:], y[16:]
 	}
 	for i := range x {
-		s0 += float64(float64(x[i]) * float64(y[i]))
+		sums[i&15] += float64(float64(x[i]) * float64(y[i]))
 	}
-	return s0 + s1 + s2 + s3
+	total := 0.0
+	for _, s := range sums {
+		total += s
+	}
+	return total
 }
 
 // sameLength panics: a length that differs is a defect of the caller, never of

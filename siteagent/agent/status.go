@@ -4,6 +4,7 @@ import (
 	"time"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/internal/codec"
 )
 
 // memberStatus is what heartbeats say. Guarded by Agent.mu.
@@ -46,7 +47,7 @@ func (a *Agent) hello() *coordinatorv1.Hello {
 			Vendor: f.Vendor, Devices: f.Devices, Cpus: uint32(f.CPUs), MemoryBytes: f.MemoryBytes,
 			Driver: f.Driver, Runtime: f.Runtime, Problems: f.Problems,
 		},
-		Encodings: []string{"identity/fp32", "identity/bf16", "identity/2bit", "dct64/fp32", "dct64/bf16", "dct64/2bit"},
+		Encodings: codec.Encodings(),
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -33,6 +33,13 @@ func main() {
 
 	lloyd()
 	signsAndLevels()
+	fromTwoBits()
+	signs()
+	fromOneBit()
+	multiples8()
+	fromMultiples8()
+	multiples4()
+	fromMultiples4()
 
 	Generate()
 }

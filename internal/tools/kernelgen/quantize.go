@@ -52,7 +52,7 @@ func lloyd() {
 }
 
 func signsAndLevels() {
-	TEXT("signsAndLevelsAVX2", NOSPLIT, "func(codes []uint16, v []float32, bound, low, high float32)")
+	TEXT("signsAndLevelsAVX2", NOSPLIT, "func(codes []byte, v []float32, bound, low, high float32)")
 	Pragma("noescape")
 	Doc("signsAndLevelsAVX2 replaces eight values at a time by the level of their side of",
 		"the bound with their sign, and writes their codes: for each, from the low bits on,",

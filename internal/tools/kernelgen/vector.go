@@ -269,26 +269,31 @@ func fold(v reg.VecVirtual, join func(...operand.Op)) reg.GPVirtual {
 }
 
 func dot() {
-	TEXT("dotAVX2", NOSPLIT, "func(x, y []float32, sums *[4]float64)")
+	TEXT("dotAVX2", NOSPLIT, "func(x, y []float32, sums *[16]float64)")
 	Pragma("noescape")
-	Doc("dotAVX2 adds the products of x and y to four interleaved sums; the length is a",
+	Doc("dotAVX2 adds the products of x and y to sixteen interleaved sums; the length is a",
 		"multiple of 16. A product of two float32 is exact in float64, so that the",
 		"fused operation rounds as often as the portable code.")
 	x, n := slice("x")
 	y := Load(Param("y").Base(), GP64())
 	sums := Load(Param("sums"), GP64())
-	s := YMM()
-	VMOVUPD(mem(sums, 0), s)
+	var s [4]reg.VecVirtual
+	for i := range s {
+		s[i] = YMM()
+		VMOVUPD(mem(sums, 32*i), s[i])
+	}
 	loop("dot", n, 16, func() {
-		for i := range 4 {
+		for i := range s {
 			a, b := YMM(), YMM()
 			VCVTPS2PD(mem(x, 16*i), a)
 			VCVTPS2PD(mem(y, 16*i), b)
-			VFMADD231PD(a, b, s)
+			VFMADD231PD(a, b, s[i])
 		}
 		ADDQ(operand.U32(16*f32), x)
 		ADDQ(operand.U32(16*f32), y)
 	})
-	VMOVUPD(s, mem(sums, 0))
+	for i := range s {
+		VMOVUPD(s[i], mem(sums, 32*i))
+	}
 	end()
 }
