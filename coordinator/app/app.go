@@ -232,11 +232,15 @@ func (d *declaration) engineConfig(o Options) (engine.Config, error) {
 	if err != nil {
 		return engine.Config{}, err
 	}
+	bounds, err := admissionConfig(spec.Admission)
+	if err != nil {
+		return engine.Config{}, fmt.Errorf("spec.admission.%w", err)
+	}
 	return engine.Config{
 		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: params, TrainerConfig: spec.Trainer,
 		DataDir: o.DataDir, SnapshotEvery: o.SnapshotEvery, ArchiveUpdates: o.KeepUpdates, MaxModelBytes: maxModelBytes,
 		Heartbeat: o.Heartbeat, LossAfter: 3 * o.Heartbeat, InitialModel: spec.Model.Path,
-		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(), Gate: d.gateConfig(),
+		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(), Gate: d.gateConfig(), Admission: bounds,
 	}, nil
 }
 

@@ -189,6 +189,7 @@ func validate(d *declaration) error {
 		}
 	}
 	errs = append(errs, validateData(s.Data)...)
+	errs = append(errs, validateAdmission(s.Admission)...)
 	if !d.external {
 		errs = append(errs, validateEnergy(d)...)
 	}

@@ -26,8 +26,8 @@ type collector struct {
 	energies func() map[string]ledger.Account
 	rising   rising
 
-	phase, committed, void, samples, parameters, bytes, loss, heldOut, agreement                            *prometheus.Desc
-	sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, heldOut, agreement                                         *prometheus.Desc
+	sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline, quarantined *prometheus.Desc
 }
 
 // scrapeTimeout bounds the wait for a busy engine.
@@ -54,6 +54,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		sitePhase:   desc("site_phase", "1 for the phase the site is in, with its reason.", "site", "phase", "reason"),
 		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
 		members:     desc("site_members", "Members of the site with a session.", "site"),
+		quarantined: desc("site_quarantined", "1 while the site's updates are refused by spec.admission, and why; no value otherwise.", "site", "reason"),
 		training:    desc("site_training_seconds_total", "Training time behind the site's committed updates.", "site"),
 		siteSamples: desc("site_samples_total", "Samples of the site's committed updates.", "site"),
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
@@ -112,6 +113,9 @@ func (c *collector) site(s *coordinatorv1.SiteStatus, gauge, count func(*prometh
 	name := s.GetName()
 	gauge(c.sitePhase, 1, name, s.GetPhase(), s.GetReason())
 	gauge(c.members, float64(len(s.GetMembers())), name)
+	if q := s.GetQuarantine(); q != nil {
+		gauge(c.quarantined, 1, name, q.GetReason())
+	}
 	if s.FirstStepSeconds != nil {
 		gauge(c.firstStep, s.GetFirstStepSeconds(), name)
 	}

@@ -57,6 +57,12 @@ func Changes(before, now *coordinatorv1.FederationStatus) []string {
 			}
 			add("%s", line)
 		}
+		if q := Quarantine(now, s); (q != "") != (old.GetQuarantine() != nil) {
+			if q == "" {
+				q = "the quarantine is over"
+			}
+			add("site %s: %s", clean(s.GetName()), q)
+		}
 		for _, m := range s.GetMembers() {
 			if was := connected(old, m.GetNode()); was != m.GetConnected() {
 				state := "here"

@@ -89,6 +89,10 @@ func siteRows(s *coordinatorv1.FederationStatus, site *coordinatorv1.SiteStatus)
 		"-", "-", "-", "-",
 		"-", "-", "-", clean(site.GetMessage()),
 	}
+	if q := Quarantine(s, site); q != "" {
+		row[2] = clean(site.GetQuarantine().GetReason())
+		row[messageColumn] = strings.TrimSuffix(q+"; "+row[messageColumn], "; ")
+	}
 	if ledger != nil {
 		row[9] = fmt.Sprintf("%.4g", ledger.GetEnergyKwh())
 		row[10] = emissions(ledger.MarginalKgco2E, ledger.GetCoverage())

@@ -25,6 +25,9 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 	if g := f.Spec.Evaluation.Gate; g != nil && g.Margin != nil && g.Margin.Sign() < 0 {
 		return "", invalid("spec.evaluation.gate.margin", "%s must not be negative: it is a fraction of the best loss, such as 0.1", g.Margin)
 	}
+	if err := checkAdmission(f.Spec.Admission); err != nil {
+		return "", err
+	}
 	known := map[string]v1alpha1.Site{}
 	for _, s := range sites {
 		known[s.Name] = s
@@ -40,6 +43,7 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 			Rounds:     f.Spec.Rounds,
 			Evaluation: f.Spec.Evaluation,
 			Data:       f.Spec.Data,
+			Admission:  f.Spec.Admission,
 			Drain:      f.Spec.Drain,
 			Trainer:    f.Spec.Trainer,
 		},
@@ -59,6 +63,20 @@ func coordinatorConfig(f *v1alpha1.Federation, sites []v1alpha1.Site) (string, e
 		}
 	}
 	return b.String(), nil
+}
+
+// checkAdmission refuses what the coordinator would.
+func checkAdmission(a v1alpha1.AdmissionSpec) error {
+	if q := a.MaxNormFactor; q != nil && q.AsApproximateFloat64() <= 1 {
+		return invalid("spec.admission.maxNormFactor", "%s must be above 1, such as 10; leave it out for no bound", q)
+	}
+	if q := a.MinCosine; q != nil && (q.AsApproximateFloat64() < -1 || q.AsApproximateFloat64() > 1) {
+		return invalid("spec.admission.minCosine", "%s is not between -1 and 1", q)
+	}
+	if q := a.Quotas.BytesPerRound; q != nil && q.Sign() <= 0 {
+		return invalid("spec.admission.quotas.bytesPerRound", "%s must be above 0, such as 2Gi; leave it out for the default", q)
+	}
+	return nil
 }
 
 // power of a site. A model that cannot be is the site's own fault, told where its

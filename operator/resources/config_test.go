@@ -18,7 +18,7 @@ func TestEveryFieldOfASpecReachesTheCoordinatorOrIsKnownNotTo(t *testing.T) {
 	f := &v1alpha1.Federation{Spec: v1alpha1.FederationSpec{
 		Sites: []v1alpha1.SiteReference{{Name: "porto"}}, Model: v1alpha1.ModelSpec{Source: v1alpha1.ModelFromSite},
 		Algorithm: v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo}, Rounds: v1alpha1.RoundsSpec{Total: 1},
-		Evaluation: v1alpha1.EvaluationSpec{Every: 2}, Data: &v1alpha1.DataSpec{Samples: 3}, Drain: v1alpha1.DrainSpec{GraceSeconds: 4},
+		Evaluation: v1alpha1.EvaluationSpec{Every: 2}, Data: &v1alpha1.DataSpec{Samples: 3}, Admission: v1alpha1.AdmissionSpec{QuarantineRounds: 6}, Drain: v1alpha1.DrainSpec{GraceSeconds: 4},
 		Trainer: map[string]string{"lr": "5"},
 	}}
 	text, err := coordinatorConfig(f, nil)
@@ -47,5 +47,17 @@ func TestAGateThatTheCoordinatorWouldRefuseIsRefusedHere(t *testing.T) {
 	f := &v1alpha1.Federation{Spec: v1alpha1.FederationSpec{Evaluation: v1alpha1.EvaluationSpec{Every: 1, Gate: &v1alpha1.GateSpec{Margin: &margin}}}}
 	if _, err := coordinatorConfig(f, nil); err == nil || !strings.Contains(err.Error(), "gate.margin") {
 		t.Error(err)
+	}
+}
+
+func TestAdmissionThatTheCoordinatorWouldRefuseIsRefusedHere(t *testing.T) {
+	q := func(s string) *resource.Quantity { return new(resource.MustParse(s)) }
+	for field, a := range map[string]v1alpha1.AdmissionSpec{
+		"maxNormFactor": {MaxNormFactor: q("1")}, "minCosine": {MinCosine: q("1100m")}, "bytesPerRound": {Quotas: v1alpha1.QuotasSpec{BytesPerRound: q("0")}},
+	} {
+		f := &v1alpha1.Federation{Spec: v1alpha1.FederationSpec{Admission: a}}
+		if _, err := coordinatorConfig(f, nil); err == nil || !strings.Contains(err.Error(), "spec.admission") || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }
