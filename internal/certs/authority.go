@@ -5,8 +5,9 @@
 // a source of randomness. It must not know where they are kept.
 //
 // A site's name stands in its certificate, spiffe://<federation>/site/<site>; the
-// coordinator takes no other word for it. Keys are ECDSA P-256, but a given
-// authority's may be of any kind; everything is PEM.
+// coordinator takes no other word for it. The others are /coordinator, /operator
+// and /admin, a person. Keys are ECDSA P-256, but a given authority's may be of any
+// kind; everything is PEM.
 package certs
 
 import (
@@ -17,6 +18,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -93,15 +95,32 @@ func ParseAuthority(certificatePEM, keyPEM []byte, now time.Time) (*Authority, e
 // NotAfter is when the authority ends; no leaf of it lives longer.
 func (a *Authority) NotAfter() time.Time { return a.certificate.NotAfter }
 
+// Fingerprint is the SHA-256 of the authority's certificate, base64url.
+func (a *Authority) Fingerprint() string { return Fingerprint(a.certificate) }
+
+// Fingerprint is the SHA-256 of a certificate, base64url.
+func Fingerprint(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
 // sign makes a certificate for key's public part, signed by signer under parent;
 // without a parent it signs itself.
 func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer crypto.Signer, random io.Reader) (certificate, keyPEM []byte, err error) {
-	if template.SerialNumber, err = serial(random); err != nil {
+	if certificate, err = signPublic(template, parent, key.Public(), signer, random); err != nil {
 		return nil, nil, err
 	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	keyPEM, err = encodeKey(key)
+	return certificate, keyPEM, err
+}
+
+func signPublic(template, parent *x509.Certificate, key crypto.PublicKey, signer crypto.Signer, random io.Reader) (certificate []byte, err error) {
+	if template.SerialNumber, err = serial(random); err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	id := sha256.Sum256(public)
 	template.SubjectKeyId = id[:20]
@@ -109,15 +128,19 @@ func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer cryp
 		parent = template
 	}
 	// Without a reader ECDSA signs as RFC 6979 says; no kind of key needs one.
-	der, err := x509.CreateCertificate(nil, template, parent, key.Public(), signer)
+	der, err := x509.CreateCertificate(nil, template, parent, key, signer)
 	if err != nil {
-		return nil, nil, fmt.Errorf("sign: %w", err)
+		return nil, fmt.Errorf("sign: %w", err)
 	}
-	der8, err := x509.MarshalPKCS8PrivateKey(key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der8}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
 // newKey draws a key by rejection sampling (FIPS 186-5, A.2.2), because

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -31,6 +32,11 @@ func Operator(federation string) Identity {
 	return Identity{federation: federation, path: "/operator", usage: x509.ExtKeyUsageClientAuth}
 }
 
+// Admin of a federation: a person with the girassol command.
+func Admin(federation string) Identity {
+	return Identity{federation: federation, path: "/admin", usage: x509.ExtKeyUsageClientAuth}
+}
+
 // Coordinator of a federation, reached under hosts: DNS names and IP addresses.
 func Coordinator(federation string, hosts ...string) Identity {
 	return Identity{federation: federation, path: "/coordinator", names: canonical(hosts), usage: x509.ExtKeyUsageServerAuth}
@@ -48,19 +54,37 @@ type Leaf struct {
 // Issue makes a leaf for an identity. A client's cannot serve and a server's
 // cannot call, so neither passes for the other.
 func (a *Authority) Issue(id Identity, now time.Time, random io.Reader) (Leaf, error) {
-	uri, err := url.Parse(id.String())
-	if err != nil {
-		return Leaf{}, fmt.Errorf("certificate of %s: %w", id, err)
-	}
+	return a.IssueFor(id, LeafValidity, now, random)
+}
+
+// IssueFor is Issue with a life of its own.
+func (a *Authority) IssueFor(id Identity, life time.Duration, now time.Time, random io.Reader) (Leaf, error) {
 	key, err := newKey(random)
 	if err != nil {
 		return Leaf{}, fmt.Errorf("certificate of %s: %w", id, err)
+	}
+	certificate, err := a.certify(id, key.Public(), life, now, random)
+	if err != nil {
+		return Leaf{}, err
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("certificate of %s: %w", id, err)
+	}
+	return Leaf{Certificate: certificate, Key: keyPEM, CA: a.CertificatePEM}, nil
+}
+
+// certify signs that a key is an identity's.
+func (a *Authority) certify(id Identity, key crypto.PublicKey, life time.Duration, now time.Time, random io.Reader) ([]byte, error) {
+	uri, err := url.Parse(id.String())
+	if err != nil {
+		return nil, fmt.Errorf("certificate of %s: %w", id, err)
 	}
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: strings.TrimPrefix(id.path, "/"), OrganizationalUnit: []string{"girassol"}},
 		URIs:                  []*url.URL{uri},
 		NotBefore:             later(now.Add(-Skew), a.certificate.NotBefore),
-		NotAfter:              sooner(now.Add(LeafValidity), a.certificate.NotAfter),
+		NotAfter:              sooner(now.Add(life), a.certificate.NotAfter),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{id.usage},
 		BasicConstraintsValid: true,
@@ -74,11 +98,11 @@ func (a *Authority) Issue(id Identity, now time.Time, random io.Reader) (Leaf, e
 	}
 	// An X.509 common name has at most 64 characters; a longer one is not needed.
 	template.Subject.CommonName = template.Subject.CommonName[:min(len(template.Subject.CommonName), 64)]
-	certificate, keyPEM, err := sign(template, a.certificate, key, a.key, random)
+	certificate, err := signPublic(template, a.certificate, key, a.key, random)
 	if err != nil {
-		return Leaf{}, fmt.Errorf("certificate of %s: %w", id, err)
+		return nil, fmt.Errorf("certificate of %s: %w", id, err)
 	}
-	return Leaf{Certificate: certificate, Key: keyPEM, CA: a.CertificatePEM}, nil
+	return certificate, nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -95,9 +119,17 @@ func sooner(a, b time.Time) time.Time {
 	return b
 }
 
-// RenewAt is when a certificate becomes due: two thirds of its time are over.
+// RenewAt is when a certificate becomes due: two thirds of its time are over. What
+// it was backdated by is no time of its.
 func RenewAt(c *x509.Certificate) time.Time {
-	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
+	from := c.NotBefore
+	if life := c.NotAfter.Sub(from); life > 2*Skew {
+		return from.Add(life / 3 * 2)
+	}
+	if issued := from.Add(Skew); issued.Before(c.NotAfter) {
+		from = issued
+	}
+	return from.Add(c.NotAfter.Sub(from) / 3 * 2)
 }
 
 // Check reads a kept leaf and says by an error why it must be issued anew:
@@ -117,11 +149,7 @@ func (a *Authority) Check(leaf Leaf, id Identity, now time.Time) (renewAt time.T
 	if len(c.URIs) != 1 || c.URIs[0].String() != id.String() {
 		return time.Time{}, fmt.Errorf("tls.crt: is for %v, want %s", c.URIs, id)
 	}
-	names := slices.Clone(c.DNSNames)
-	for _, ip := range c.IPAddresses {
-		names = append(names, ip.String())
-	}
-	if names = canonical(names); !slices.Equal(names, id.names) {
+	if names := canonical(hosts(c)); !slices.Equal(names, id.names) {
 		return time.Time{}, fmt.Errorf("tls.crt: is for the hosts %v, want %v", names, id.names)
 	}
 	renewAt = RenewAt(c)
@@ -132,6 +160,15 @@ func (a *Authority) Check(leaf Leaf, id Identity, now time.Time) (renewAt time.T
 		return time.Time{}, fmt.Errorf("tls.crt: is due since %s", renewAt.UTC().Format(time.RFC3339))
 	}
 	return renewAt, nil
+}
+
+// hosts are a certificate's DNS names and IP addresses.
+func hosts(c *x509.Certificate) []string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
 }
 
 // canonical sorts names, each once, with IP addresses as certificates give them

@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 )
 
 // linkCredentials secures one end of a link: it reads the TLS files for each
@@ -58,7 +60,7 @@ func (c linkCredentials) ClientHandshake(ctx context.Context, authority string, 
 
 func (c linkCredentials) clientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if !c.options.Secure() {
-		return insecure.NewCredentials().ClientHandshake(ctx, authority, conn)
+		return insecure.NewCredentials().ClientHandshake(ctx, authority, c.plainClient(conn))
 	}
 	files, err := c.options.loadTLS()
 	if err != nil {
@@ -72,41 +74,116 @@ func (c linkCredentials) clientHandshake(ctx context.Context, authority string, 
 		}
 	}
 	below := newCorkedConn(conn)
+	var chains [][]*x509.Certificate
 	secured, info, err := credentials.NewTLS(&tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{files.certificate},
-		RootCAs:      files.authorities,
-		ServerName:   c.options.ServerName,
+		MinVersion:         tls.VersionTLS13,
+		Certificates:       []tls.Certificate{files.certificate},
+		RootCAs:            files.authorities,
+		ServerName:         c.options.ServerName,
+		InsecureSkipVerify: true, // verified below, with tolerance for clocks
+		VerifyConnection: func(s tls.ConnectionState) (err error) {
+			chains, err = verifyPeer(s.PeerCertificates, files.authorities, x509.ExtKeyUsageServerAuth, name, c.options.now())
+			return err
+		},
 	}).ClientHandshake(ctx, authority, below)
 	if err != nil {
 		return nil, nil, c.explain(err, name)
 	}
-	return &explainingConn{Conn: &securedConn{Conn: secured, below: below}, credentials: c}, info, nil
+	return &explainingConn{Conn: &securedConn{Conn: secured, below: below}, credentials: c}, verified(info, chains), nil
+}
+
+// verified puts the chains where gRPC's users look for them.
+func verified(info credentials.AuthInfo, chains [][]*x509.Certificate) credentials.AuthInfo {
+	t, ok := info.(credentials.TLSInfo)
+	if !ok {
+		return info
+	}
+	t.State.VerifiedChains = chains
+	return t
 }
 
 func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if !c.options.Secure() {
-		return insecure.NewCredentials().ServerHandshake(conn)
+		return insecure.NewCredentials().ServerHandshake(c.plainServer(conn))
 	}
+	secured, info, err := c.serverHandshake(conn)
+	if err != nil {
+		c.refused(conn.RemoteAddr(), err)
+	}
+	return secured, info, err
+}
+
+func (c linkCredentials) serverHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	files, err := c.options.loadTLS()
 	if err != nil {
 		return nil, nil, err
 	}
 	below := newCorkedConn(conn)
-	secured, info, err := credentials.NewTLS(&tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{files.certificate},
-		ClientCAs:    files.authorities,
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		VerifyConnection: func(s tls.ConnectionState) error {
-			_, _, err := identity(s.VerifiedChains[0][0])
-			return err
+	var asked string
+	secured := tls.Server(below, &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		ClientCAs:  files.authorities,
+		// The client's certificate is judged after the handshake: only then can it be
+		// told what is wrong.
+		ClientAuth: tls.RequireAnyClientCert,
+		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			asked = h.ServerName
+			return &files.certificate, nil
 		},
-	}).ServerHandshake(below)
-	if err != nil {
-		return nil, nil, c.explain(err, conn.RemoteAddr().String())
+	})
+	peer := conn.RemoteAddr().String()
+	if err := secured.Handshake(); err != nil {
+		var notTLS tls.RecordHeaderError
+		if errors.As(err, &notTLS) && notTLS.Conn != nil {
+			refuse(conn, "mutual TLS is needed here, and this is no TLS: give certificate, key and CA files")
+		}
+		_ = secured.Close()
+		if isAlert(err) {
+			return nil, nil, fmt.Errorf("wire: client %s refuses the certificate %s of this server: %s: %w", peer, c.options.certificateName(),
+				diagnose(files.certificate.Leaf, asked, c.options.now()), err)
+		}
+		return nil, nil, c.explain(err, peer)
 	}
-	return &securedConn{Conn: secured, below: below}, info, nil
+	state := secured.ConnectionState()
+	if state.NegotiatedProtocol == "" {
+		_ = secured.Close()
+		return nil, nil, fmt.Errorf("wire: client %s does not ask for HTTP/2 in its TLS handshake: it is no gRPC client", peer)
+	}
+	chains, err := verifyPeer(state.PeerCertificates, files.authorities, x509.ExtKeyUsageClientAuth, "", c.options.now())
+	if err == nil {
+		_, err = identify(state.PeerCertificates[0])
+	}
+	if err == nil && c.options.Vet != nil {
+		err = c.options.Vet(state.PeerCertificates[0])
+	}
+	if err != nil {
+		refuse(secured, c.tell(err))
+		return nil, nil, c.explain(err, peer)
+	}
+	state.VerifiedChains = chains
+	return &securedConn{Conn: secured, below: below}, credentials.TLSInfo{
+		State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// tell words for a client what is wrong with its certificate.
+func (c linkCredentials) tell(err error) string {
+	var (
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return "it is from an authority that this server does not trust: both ends need the same CA"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && c.options.now().Before(invalid.Cert.NotBefore):
+		return fmt.Sprintf("%s: it %s (this machine is the server)", v1alpha1.ReasonClockSkew, validity(invalid.Cert, c.options.now()))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Sprintf("%s: it %s (this machine is the server; a site enrols again with a new token)", v1alpha1.ReasonCertificateExpired, validity(invalid.Cert, c.options.now()))
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return "it is not for clients: the coordinator's own cannot be used to call it"
+	}
+	return err.Error()
 }
 
 // explainingConn words the alert by which a server refuses the client's
@@ -121,8 +198,10 @@ type explainingConn struct {
 
 func (c *explainingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.answered.Store(true)
+	if n > 0 && !c.answered.Swap(true) {
+		if reason, ok := parseRefusal(b[:n]); ok {
+			return 0, fmt.Errorf("wire: server %s refuses the certificate %s: %s", c.RemoteAddr(), c.credentials.options.certificateName(), reason)
+		}
 	}
 	if isAlert(err) {
 		err = c.credentials.explain(err, c.RemoteAddr().String())
@@ -163,8 +242,9 @@ func (c linkCredentials) explain(err error, peer string) error {
 	case errors.As(err, &authority):
 		return fmt.Errorf("wire: the certificate of %s %s is from an authority that is not in %s: both ends need the same CA: %w", whose, peer, c.options.caName(), err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Errorf("wire: the certificate of %s %s is good from %s to %s only: renew it, or set the clock of this machine: %w", whose, peer,
-			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339), err)
+		return fmt.Errorf("wire: the certificate of %s %s %s", whose, peer, validity(invalid.Cert, c.options.now()))
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return fmt.Errorf("wire: the certificate of %s %s is not for %ss: each end needs its own: %w", whose, peer, whose, err)
 	case errors.As(err, &invalid):
 		return fmt.Errorf("wire: the certificate of %s %s cannot be used: %w", whose, peer, err)
 	case errors.As(err, &notTLS):
@@ -173,6 +253,8 @@ func (c linkCredentials) explain(err error, peer string) error {
 		return fmt.Errorf("wire: %s %s refuses the certificate %s: it must be in date, from the CA that the peer trusts, and name one site at most: %w", whose, peer, c.options.certificateName(), err)
 	case strings.Contains(err.Error(), "didn't provide a certificate"):
 		return fmt.Errorf("wire: client %s has no certificate: start it with certificate, key and CA files: %w", peer, err)
+	case c.server:
+		return fmt.Errorf("wire: client %s: %w", peer, err)
 	}
 	return fmt.Errorf("wire: TLS with %s %s: %w", whose, peer, err)
 }
@@ -203,6 +285,10 @@ func (o Options) loadTLS() (tlsFiles, error) {
 		}
 	}
 	cert, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+	for try := 0; err != nil && try < 3; try++ {
+		time.Sleep(20 * time.Millisecond) // they may be in the middle of their renewal
+		cert, err = tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+	}
 	if err != nil {
 		return tlsFiles{}, fmt.Errorf("wire: certificate %s with key %s: %w", o.CertFile, o.KeyFile, err)
 	}

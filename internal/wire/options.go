@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -60,6 +61,13 @@ type Options struct {
 	AllowInsecure bool
 	// Counter, if any, counts the bytes of the connections.
 	Counter *Counter
+	// Vet judges a client's certificate after it was verified; its error ends the
+	// handshake and is told to the client word for word. Clients ignore it.
+	Vet func(*x509.Certificate) error
+	// Refused hears of each client that a server has not let in. It must not block.
+	Refused func(client net.Addr, err error)
+	// Now is the clock by which certificates are judged; nil is the machine's.
+	Now func() time.Time
 	// Window is the HTTP/2 flow-control window of streams and connections in bytes.
 	// 0 measures it, up to 16 MiB; 16 to 64 MiB suit long fat networks. Memory is
 	// bounded by Window times connections.
@@ -74,6 +82,13 @@ type PEM struct{ Certificate, Key, CA []byte }
 func (o Options) Secure() bool { return o.PEM != nil || o.files() }
 
 func (o Options) files() bool { return o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" }
+
+func (o Options) now() time.Time {
+	if o.Now != nil {
+		return o.Now()
+	}
+	return time.Now()
+}
 
 // certificateName and caName are what errors call them.
 func (o Options) certificateName() string {
