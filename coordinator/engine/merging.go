@@ -51,7 +51,8 @@ func (e *Engine) merge(man checkpoint.Manifest, uploads []*Upload) (checkpoint.M
 		return man, fmt.Errorf("%w: %w", errUntouched, err)
 	}
 	defer tx.Abort() // nothing once it is finished
-	if _, err := merge.Merge(m.state, m.residual, m.merge, updates, tx.Delta()); err != nil {
+	merged, err := merge.Merge(m.state, m.residual, m.merge, updates, tx.Delta())
+	if err != nil {
 		if !errors.Is(err, merge.ErrPartial) {
 			err = fmt.Errorf("%w: %w", errUntouched, err)
 		}
@@ -64,8 +65,7 @@ func (e *Engine) merge(man checkpoint.Manifest, uploads []*Upload) (checkpoint.M
 			}
 		}
 	}
-	digest := m.state.Digest()
-	man.Digest = hex.EncodeToString(digest[:])
+	man.Digest = hex.EncodeToString(merged.Digest[:])
 	man.UnixMilli = time.Now().UnixMilli()
 	if err := tx.Finish(man); err != nil {
 		return man, err

@@ -49,6 +49,8 @@ type Result struct {
 	Members []string
 	// Weight is the sum of all weights.
 	Weight float64
+	// Digest of the state as it is now.
+	Digest [32]byte
 	// Measured agreements in member order, for algorithm.NextAgreement.
 	Measured []float64
 	// MeanNorm is |Q| of the weighted mean of what was sent, DeltaNorm |D| of
@@ -125,9 +127,6 @@ func check(s *tensor.State, residual []float32, cfg Config) error {
 	if residual != nil && len(residual) != cfg.Downlink.Len() {
 		return fmt.Errorf("merge: residual has %d elements, want %d", len(residual), cfg.Downlink.Len())
 	}
-	if i := kernel.Finite(residual); i >= 0 {
-		return fmt.Errorf("merge: residual element %d is %g: restore it from the commit log", i, residual[i])
-	}
 	return nil
 }
 
@@ -203,11 +202,11 @@ func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Write
 	d := cfg.Downlink
 	enc := codec.NewEncoder(w, d, cfg.Params.Downlink)
 	step := replica.NewStepper(s, d, cfg.Params)
+	digest := s.DigestTrail()
 	n := min(d.Len(), codec.BlockSize)
 	sum, decoded := make([]float32, n), make([]float32, n)
 	for _, b := range d.Blocks() {
 		q, dec := sum[:b.Len()], decoded[:b.Len()]
-		clear(dec)
 		if err := m.Block(b, q); err != nil {
 			return res, err
 		}
@@ -217,13 +216,14 @@ func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Write
 			r = residual[b.Lo:b.Hi]
 			kernel.Axpy(r, 1, q)
 		}
-		if err := enc.Block(b, r, dec); err != nil {
+		squares, err := enc.Split(b, r, dec)
+		if err != nil {
 			return res, err
 		}
-		kernel.Axpy(r, -1, dec)
-		res.DeltaNorm += kernel.SumSquares(dec)
+		res.DeltaNorm += squares
 		res.ResidualNorm += kernel.SumSquares(r)
 		step.Block(b, dec)
+		digest.Upto(b.ParamHi)
 	}
 	res.MeanNorm, res.DeltaNorm, res.ResidualNorm = math.Sqrt(res.MeanNorm), math.Sqrt(res.DeltaNorm), math.Sqrt(res.ResidualNorm)
 	if err := m.buffers(s.Buffers); err != nil {
@@ -235,5 +235,6 @@ func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Write
 	}
 	var err error
 	res.Bytes, err = enc.Close(codec.Aux{Buffers: s.Buffers, Integers: s.Integers})
+	res.Digest = digest.Sum()
 	return res, err
 }

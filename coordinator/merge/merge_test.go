@@ -3,6 +3,7 @@ package merge
 import (
 	"bytes"
 	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -119,6 +120,14 @@ var lossy = []algorithm.Parameters{
 	parameters(algorithm.DecoupledMomentum, enc(identity, 8, bf16), enc(identity, 1, bf16)),
 	parameters(algorithm.DecoupledMomentum, enc(dct, 1, fp32), enc(dct, 4, fp32)),
 	parameters(algorithm.DecoupledMomentum, enc(dct, 64, twoBit), enc(dct, 1, fp32)),
+	parameters(algorithm.DecoupledMomentum, enc(dct, 16, algorithm.EightBit), enc(dct, 8, algorithm.FourBit)),
+	parameters(algorithm.DecoupledMomentum, enc(identity, 32, algorithm.OneBit), inGroups(256, enc(identity, 16, algorithm.OneBit))),
+	parameters(algorithm.DecoupledMomentum, inGroups(512, enc(identity, 4, algorithm.FourBit)), enc(identity, 1, algorithm.EightBit)),
+}
+
+func inGroups(size int, e algorithm.Encoding) algorithm.Encoding {
+	e.GroupSize = size
+	return e
 }
 
 func TestOrderOfUpdatesDoesNotMatterInAnyBit(t *testing.T) {
@@ -275,11 +284,6 @@ func TestAConfigurationThatDoesNotFitChangesNothing(t *testing.T) {
 		},
 		"no residual for a lossy downlink": func(c Config) (Config, []float32) { return c, nil },
 		"residual of other length":         func(c Config) (Config, []float32) { return c, make([]float32, 3) },
-		"damaged residual": func(c Config) (Config, []float32) {
-			r := make([]float32, c.Uplink.Len())
-			r[5] = float32(math.NaN())
-			return c, r
-		},
 		"impossible momentum": func(c Config) (Config, []float32) {
 			c.Params.OuterMomentum = 1.5
 			return c, make([]float32, c.Uplink.Len())
@@ -293,6 +297,21 @@ func TestAConfigurationThatDoesNotFitChangesNothing(t *testing.T) {
 	}
 	if s.Digest() != before {
 		t.Error("the state changed")
+	}
+}
+
+// A residual with a NaN is damaged memory: the holder has to restore it.
+func TestADamagedResidualIsNoticedAndIsToBeRestored(t *testing.T) {
+	l := mixedLayout(t)
+	for _, p := range lossy {
+		cfg := configure(l, p)
+		s := randomState(l, 1)
+		r := make([]float32, cfg.Uplink.Len())
+		r[len(r)-1] = float32(math.NaN())
+		if _, err := Merge(s, r, cfg, randomUpdates(t, cfg, 2, 1), io.Discard); !errors.Is(err, ErrPartial) {
+			t.Errorf("%+v: %v, want ErrPartial", p, err)
+		}
+		s.Close()
 	}
 }
 

@@ -141,6 +141,9 @@ func merge(t failer, s *tensor.State, r []float32, cfg Config, updates []Update)
 	if res.Bytes != int64(b.Len()) {
 		t.Fatalf("says %d bytes, wrote %d", res.Bytes, b.Len())
 	}
+	if res.Digest != s.Digest() {
+		t.Fatal("the digest is not the state's")
+	}
 	return res, b.Bytes()
 }
 

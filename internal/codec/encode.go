@@ -58,20 +58,8 @@ func NewEncoder(w io.Writer, d *Domain, e algorithm.Encoding) *Encoder {
 // Block writes the next block of the domain. x holds the block's elements;
 // decoded, unless nil, has as many zeros and gets what the receiver will have.
 func (enc *Encoder) Block(b Block, x, decoded []float32) error {
-	if enc.err != nil {
-		return enc.err
-	}
-	if b.index != enc.next || len(x) != b.Len() {
-		panic(fmt.Sprintf("codec: block %d of %d elements written, want block %d", b.index, len(x), enc.next))
-	}
-	enc.next++
-	if i := kernel.Finite(x); i >= 0 {
-		enc.err = fault(v1alpha1.ReasonNotFinite, enc.d.layout.Tensors()[b.Tensor].Name,
-			"element %d of block %d is %g", i, b.index-enc.d.first[b.Tensor], x[i])
-		return enc.err
-	}
-	if need := int(enc.f.blockBytes(b)) + bitSpare; cap(enc.out) < need {
-		enc.out = make([]byte, 0, need)
+	if err := enc.begin(b, x); err != nil {
+		return err
 	}
 	out := enc.out[:0]
 	if !b.Compressed || enc.f.fixed() {
@@ -87,6 +75,51 @@ func (enc *Encoder) Block(b Block, x, decoded []float32) error {
 	}
 	enc.out = out
 	return enc.write(out)
+}
+
+// Split writes the next block of the domain and takes from x what the receiver
+// will have, which it leaves in decoded. It says how large that is: its sum of
+// squares.
+func (enc *Encoder) Split(b Block, x, decoded []float32) (squares float64, err error) {
+	if err := enc.begin(b, x); err != nil {
+		return 0, err
+	}
+	clear(decoded)
+	out := enc.out[:0]
+	if !b.Compressed || enc.f.fixed() {
+		out = enc.plain(out, x, decoded)
+		kernel.Axpy(x, -1, decoded)
+		squares = kernel.SumSquares(decoded)
+	} else {
+		for lo := 0; lo < len(x); lo += enc.f.group {
+			hi := min(lo+enc.f.group, len(x))
+			out = enc.group.encode(out, x[lo:hi], enc.f)
+			squares += kernel.SumSquares(enc.group.val)
+			enc.group.split(x[lo:hi], decoded[lo:hi])
+		}
+	}
+	enc.out = out
+	return squares, enc.write(out)
+}
+
+// begin checks a block and makes room for its bytes.
+func (enc *Encoder) begin(b Block, x []float32) error {
+	if enc.err != nil {
+		return enc.err
+	}
+	if b.index != enc.next || len(x) != b.Len() {
+		panic(fmt.Sprintf("codec: block %d of %d elements written, want block %d", b.index, len(x), enc.next))
+	}
+	enc.next++
+	if i := kernel.Finite(x); i >= 0 {
+		enc.err = fault(v1alpha1.ReasonNotFinite, enc.d.layout.Tensors()[b.Tensor].Name,
+			"element %d of block %d is %g", i, b.index-enc.d.first[b.Tensor], x[i])
+		return enc.err
+	}
+	if need := int(enc.f.blockBytes(b)) + bitSpare; cap(enc.out) < need {
+		enc.out = make([]byte, 0, need)
+	}
+	return nil
 }
 
 func (enc *Encoder) plain(out []byte, x, decoded []float32) []byte {
@@ -117,6 +150,16 @@ func (enc *Encoder) plain(out []byte, x, decoded []float32) []byte {
 func scatter(dst []float32, w float32, g *group) {
 	for j, i := range g.idx {
 		dst[i] += float32(w * g.val[j])
+	}
+}
+
+// split takes the group's values from x and sets them in decoded, which is zero.
+func (g *group) split(x, decoded []float32) {
+	decoded = decoded[:len(x)]
+	for j, i := range g.idx {
+		v := g.val[j]
+		x[i] -= v
+		decoded[i] = v
 	}
 }
 

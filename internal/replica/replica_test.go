@@ -47,6 +47,10 @@ func encodings() []algorithm.Encoding {
 	return []algorithm.Encoding{
 		{Transform: algorithm.DCT64, KeepOneIn: 16, Values: algorithm.TwoBit},
 		{Transform: algorithm.DCT64, KeepOneIn: 4, Values: algorithm.BF16},
+		{Transform: algorithm.DCT64, KeepOneIn: 16, Values: algorithm.EightBit},
+		{Transform: algorithm.Identity, KeepOneIn: 8, Values: algorithm.FourBit, GroupSize: 512},
+		{Transform: algorithm.Identity, KeepOneIn: 16, Values: algorithm.OneBit, GroupSize: 256},
+		{Transform: algorithm.DCT64, KeepOneIn: 1, Values: algorithm.FourBit},
 		{Transform: algorithm.Identity, KeepOneIn: 1, Values: algorithm.BF16},
 		{Transform: algorithm.DCT64, KeepOneIn: 1, Values: algorithm.FP32},
 		{Transform: algorithm.Identity, KeepOneIn: 1, Values: algorithm.FP32},
