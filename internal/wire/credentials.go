@@ -109,6 +109,8 @@ func (c linkCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	secured, info, err := c.serverHandshake(conn)
 	if err != nil {
 		c.refused(conn.RemoteAddr(), err)
+	} else if l, ok := conn.(*limitedConn); ok {
+		l.established()
 	}
 	return secured, info, err
 }

@@ -72,6 +72,8 @@ type Options struct {
 	// 0 measures it, up to 16 MiB; 16 to 64 MiB suit long fat networks. Memory is
 	// bounded by Window times connections.
 	Window int32
+	// Limits of a listener's connections; clients ignore them.
+	Limits Limits
 }
 
 // PEM is one end's certificate (leaf first) with its key, and the authorities of
@@ -133,7 +135,7 @@ func Listen(addr string, o Options) (net.Listener, error) {
 	if o.Counter != nil {
 		l = countedListener{l, o.Counter}
 	}
-	return l, nil
+	return limit(l, o.Limits, o.Secure()), nil
 }
 
 // Dial returns a client connection to addr, "host:port". It does not wait for
@@ -152,6 +154,13 @@ func Dial(addr string, o Options) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// idleTimeout ends a connection without a stream. An agent has its session; who
+// calls now and then connects again by itself.
+const idleTimeout = 5 * time.Minute
+
+// maxHeaders of one call in bytes, as HTTP/2 counts them; ours have a few hundred.
+const maxHeaders = 16 << 10
+
 // maxStreams of one connection. An agent has a session and a few transfers.
 const maxStreams = 64
 
@@ -166,7 +175,8 @@ func ServerOptions(o Options) []grpc.ServerOption {
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout}),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout, MaxConnectionIdle: idleTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
 	if o.Window > 0 {
