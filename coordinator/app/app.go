@@ -30,6 +30,7 @@ import (
 	"girassol.dev/coordinator/engine"
 	"girassol.dev/coordinator/server"
 	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
 	"girassol.dev/signals/director"
@@ -44,6 +45,8 @@ type Options struct {
 	DataDir       string
 	Listen        string
 	MetricsListen string
+	// DebugListen is a loopback address for profiles; empty: none.
+	DebugListen string
 	// SignalsListen is where pushed signals are taken, with spec.energy.webhook.
 	SignalsListen string
 	RedisURL      string
@@ -107,7 +110,8 @@ type process struct {
 	pushed   *pushed // nil without spec.energy.webhook
 	grpc     *grpc.Server
 	listener net.Listener
-	metrics  net.Listener // nil without
+	metrics  net.Listener      // nil without
+	debug    *profiling.Server // nil without
 }
 
 func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process, err error) {
@@ -118,6 +122,9 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		}
 		if p.listener != nil {
 			_ = p.listener.Close()
+		}
+		if p.metrics != nil {
+			_ = p.metrics.Close()
 		}
 		p.stopSignals()
 		_ = p.stopEvents() // nothing of importance waits there
@@ -182,6 +189,7 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	if err != nil {
 		return nil, err
 	}
+	o.Link.Limits.Refused = refusedConnections(name, p.registry, o.Log)
 	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
 	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
 	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log})
@@ -191,6 +199,11 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	if o.MetricsListen != "" {
 		if p.metrics, err = net.Listen("tcp", o.MetricsListen); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	if o.DebugListen != "" {
+		if p.debug, err = profiling.Listen(o.DebugListen, o.Log); err != nil {
+			return nil, fmt.Errorf("--debug-listen: %w", err)
 		}
 	}
 	return p, nil
@@ -260,7 +273,7 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- p.engine.Run(engineCtx) }()
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	background.Go(func() {
 		if err := p.grpc.Serve(p.listener); err != nil {
 			failed <- fmt.Errorf("gRPC server: %w", err)
@@ -270,6 +283,13 @@ func (p *process) serve(ctx context.Context) error {
 	push := p.servePushed(&background, failed)
 	sideCtx, stopSide := context.WithCancel(serving)
 	defer stopSide()
+	if p.debug != nil {
+		background.Go(func() {
+			if err := p.debug.Run(sideCtx); err != nil {
+				failed <- err
+			}
+		})
+	}
 	background.Go(func() { p.books.run(sideCtx, p.engine.Activities) })
 	if p.director != nil {
 		background.Go(func() { p.direct(sideCtx, failed) })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/wire"
 )
 
@@ -57,6 +58,9 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 			if o.SnapshotEvery == 0 {
 				return errors.New("--snapshot-every: must be at least 1")
 			}
+			if o.Link.Limits.Connections < 1 || o.Link.Limits.PerAddress < 1 {
+				return errors.New("--max-connections and --max-connections-per-address must be at least 1")
+			}
 			o.Link.Counter = &wire.Counter{}
 			if os.Getenv("GOGC") == "" {
 				// Model and updates lie outside the Go heap; what is inside is small, and
@@ -73,12 +77,15 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&o.DataDir, "data", "", "`folder` of the commit log; kept over restarts (required)")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:7465", "`address` for agents and the girassol command; plaintext on loopback only")
 	f.StringVar(&o.MetricsListen, "metrics-listen", "", "`address` for Prometheus, for example 127.0.0.1:9465 (default none)")
+	f.StringVar(&o.DebugListen, "debug-listen", "", profiling.Usage)
 	f.StringVar(&o.SignalsListen, "signals-listen", "", "`address` for pushed signals, POST /v1/signals, where spec.energy.webhook has sources (default "+defaultSignalsListen+" then)")
 	f.StringVar(&o.RedisURL, "redis", "", "Redis `URL` for events, redis://host:port/db; overrides spec.events.redis.url (default none)")
 	f.StringVar(&o.Link.CertFile, "tls-cert", "", "PEM `file` with this coordinator's certificate")
 	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&o.Link.CAFile, "tls-ca", "", "PEM `file` with the authority of the agents' certificates")
 	f.BoolVar(&o.Link.AllowInsecure, "insecure", false, "allow plaintext off loopback, where the network below encrypts (default false)")
+	f.IntVar(&o.Link.Limits.Connections, "max-connections", 4096, "connections of agents and people at a time; more are closed at once")
+	f.IntVar(&o.Link.Limits.PerAddress, "max-connections-per-address", 1024, "connections of one IPv4 address or IPv6 /64 at a time; a mesh or a gateway may bring many agents under one")
 	f.Int32Var(&o.Link.Window, "window-bytes", 0, wire.WindowUsage)
 	f.DurationVar(&o.Heartbeat, "heartbeat", 5*time.Second, "time between an agent's heartbeats; three missed ones end a session")
 	f.Uint64Var(&o.SnapshotEvery, "snapshot-every", 16, "commits between two full snapshots")
