@@ -52,6 +52,8 @@ type Options struct {
 	// Addresses to listen at, host:port; empty: none. Webhook and provisioning are
 	// served by the leader only.
 	HealthListen, MetricsListen, WebhookListen, ProvisioningListen, ScalerListen string
+	// DebugListen is a loopback address for profiles; empty: none.
+	DebugListen string
 	ScalerTLS                                                                    scaler.TLS
 	// ProvisioningToken is the file with the bearer token of those who read wishes and
 	// explanations; it is read at each request. Empty: nobody does.

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"girassol.dev/internal/profiling"
 	"girassol.dev/signals"
 )
 
@@ -86,6 +87,7 @@ func (f *flags) add(cmd *cobra.Command, o *Options) {
 	p.StringVar(&o.Images.Redis, "redis-image", "redis:8", "`image` for events.redis.mode Trial")
 	p.StringVar(&o.HealthListen, "health-listen", "", "`address` of /healthz and /readyz (default none)")
 	p.StringVar(&o.MetricsListen, "metrics-listen", "", "`address` of /metrics for Prometheus (default none)")
+	p.StringVar(&o.DebugListen, "debug-listen", "", profiling.Usage)
 	p.StringVar(&o.WebhookListen, "webhook-listen", "", "`address` for pushed signals, POST /v1/signals/NAMESPACE/FEDERATION; served by the leader (default none)")
 	p.StringVar(&o.ProvisioningListen, "provisioning-listen", "", "`address` of the provisioning API, /v1/provisioning, and of explanations, /v1/explain/NAMESPACE/FEDERATION/SITE; served by the leader (default none)")
 	p.StringVar(&o.ProvisioningToken, "provisioning-token-file", "", "`file` with the bearer token of those who read wishes and explanations (default none: nobody does, callbacks are still taken)")

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/profiling"
 	"girassol.dev/operator/capacity"
 	"girassol.dev/operator/energy"
 	"girassol.dev/operator/provisioning"
@@ -47,6 +48,13 @@ func serve(m manager.Manager, o Options, engine *energy.Engine, keeper *capacity
 			m.Add(leaderServer("provisioning", o.ProvisioningListen, mux, 0)),
 			m.Add(leaderOnly(func(ctx context.Context) error { return watchWishes(ctx, m, api) })))
 	}
+	if o.DebugListen != "" {
+		profiles, err := profiling.Listen(o.DebugListen, o.Log)
+		if err != nil {
+			return fmt.Errorf("operator: --debug-listen: %w", err)
+		}
+		errs = append(errs, m.Add(everywhere(profiles.Run)))
+	}
 	if o.ScalerListen != "" {
 		errs = append(errs, m.Add(&scaler.Endpoint{
 			Server:  scaler.New(m.GetClient(), o.Log.With("component", "scaler")),
@@ -58,6 +66,15 @@ func serve(m manager.Manager, o Options, engine *energy.Engine, keeper *capacity
 	}
 	return nil
 }
+
+// everywhere runs beside leader and followers alike.
+type everywhere func(context.Context) error
+
+// Start runs it.
+func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection says no.
+func (everywhere) NeedLeaderElection() bool { return false }
 
 // watchWishes tells the provisioning API of Sites that change.
 func watchWishes(ctx context.Context, m manager.Manager, api *provisioning.API) error {

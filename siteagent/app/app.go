@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc"
 
 	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/wire"
 	"girassol.dev/siteagent/agent"
 	"girassol.dev/siteagent/hardware"
@@ -64,7 +65,7 @@ type options struct {
 	grace, retryMax                     time.Duration
 	link                                wire.Options
 	logFormat, logLevel                 string
-	metricsListen                       string
+	metricsListen, debugListen          string
 	trainer                             []string
 	patience                            trainerOptions
 	nvml                                string
@@ -127,6 +128,7 @@ the same name.`,
 	f.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
+	f.StringVar(&o.debugListen, "debug-listen", "", profiling.Usage)
 	nvmlFlag(cmd, &o.nvml)
 	o.power.flags(cmd)
 	o.patience.flags(cmd)
@@ -279,6 +281,13 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		log.Info("metrics", "address", l.Addr().String())
 		start(func(ctx context.Context) error { return serveMetrics(ctx, l, registry) })
+	}
+	if o.debugListen != "" {
+		s, err := profiling.Listen(o.debugListen, log)
+		if err != nil {
+			return fmt.Errorf("--debug-listen: %w", err)
+		}
+		start(s.Run)
 	}
 	stopSignals := onSignals(cancel, a, o.grace, log)
 	defer stopSignals()
