@@ -11,6 +11,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/coordinator/session"
 )
@@ -53,6 +54,12 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 		if err := e.membersQuota(hello.GetSite()); err != nil {
 			return nil, err
 		}
+	}
+	// What a fenced coordinator says of an update may be wrong: its successor may
+	// have merged it.
+	if err := e.store.Owned(); errors.Is(err, checkpoint.ErrFenced) {
+		e.fail(v1alpha1.ReasonFenced, err)
+		return nil, &RefusedError{v1alpha1.ReasonFenced, err.Error()}
 	}
 	trimHello(hello)
 	s, older := e.sessions.Open(now, hello)
@@ -205,3 +212,9 @@ func (e *Engine) SessionByToken(ctx context.Context, token string) (*session.Ses
 	}
 	return s, nil
 }
+
+// Federation is whose rounds the engine runs.
+func (e *Engine) Federation() string { return e.cfg.Federation }
+
+// Declared says whether a site is one of the federation's.
+func (e *Engine) Declared(site string) bool { return e.declared(site) }

@@ -18,6 +18,7 @@ import (
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/identity"
+	"girassol.dev/internal/certs"
 	"girassol.dev/internal/enrol"
 )
 
@@ -94,7 +95,7 @@ func (s *Server) enrol(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, http.StatusForbidden, known.Reason, known.Message)
 	case errors.Is(err, identity.ErrFull), errors.Is(err, identity.ErrNoAuthority):
 		s.refuse(w, r, http.StatusServiceUnavailable, "", err.Error())
-	case err != nil && token.ID != "" && answer.Site == "":
+	case errors.Is(err, certs.ErrRequest):
 		s.refuse(w, r, http.StatusBadRequest, v1alpha1.ReasonMalformed, err.Error())
 	case err != nil:
 		s.refuse(w, r, http.StatusInternalServerError, "", err.Error())

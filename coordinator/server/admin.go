@@ -15,8 +15,8 @@ import (
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/engine"
+	"girassol.dev/coordinator/identity"
 	"girassol.dev/coordinator/round"
-	"girassol.dev/internal/wire"
 )
 
 // Admin serves people, the operator and the signals director.
@@ -27,7 +27,11 @@ type Admin struct {
 	Energy Energy
 	// Told hears the signal of each energy decision that was taken; may be nil.
 	Told func(site string, s *coordinatorv1.Signal)
-	Log  *slog.Logger
+	// Identities makes tokens; nil without mutual TLS. Revocations ends what stands
+	// on a revoked certificate.
+	Identities  *identity.Issuer
+	Revocations *Revocations
+	Log         *slog.Logger
 }
 
 // Energy is what the Admin service asks of the energy decisions. An error is
@@ -39,17 +43,9 @@ type Energy interface {
 	Report() (*coordinatorv1.ReportResponse, error)
 }
 
-// authorize keeps sites out: a certificate that names a site is an agent's.
-func authorize(ctx context.Context) error {
-	if _, site, ok := wire.PeerIdentity(ctx); ok && site != "" {
-		return status.Errorf(codes.PermissionDenied, "%s: site %s may not use the Admin service", v1alpha1.ReasonIdentityMismatch, site)
-	}
-	return nil
-}
-
 // Status answers with the present status.
 func (a *Admin) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.FederationStatus, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	st, err := a.Engine.Status(ctx)
@@ -68,7 +64,7 @@ const (
 // Watch sends the status now and after changes, at most once per interval.
 func (a *Admin) Watch(req *coordinatorv1.WatchRequest, stream grpc.ServerStreamingServer[coordinatorv1.FederationStatus]) error {
 	ctx := stream.Context()
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return err
 	}
 	interval := defaultWatchInterval
@@ -111,7 +107,7 @@ func (a *Admin) wait(ctx context.Context, span time.Duration, changed <-chan str
 
 // SetMembership takes a wish about a site.
 func (a *Admin) SetMembership(ctx context.Context, req *coordinatorv1.SetMembershipRequest) (*coordinatorv1.SetMembershipResponse, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	w := engine.Wish{
@@ -184,7 +180,7 @@ func membership(m round.Membership) coordinatorv1.Membership {
 
 // Pause lets the round in flight end and grants no other.
 func (a *Admin) Pause(ctx context.Context, req *coordinatorv1.PauseRequest) (*coordinatorv1.PauseResponse, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	a.Log.Info("pause requested", "message", req.GetMessage())
@@ -196,7 +192,7 @@ func (a *Admin) Pause(ctx context.Context, req *coordinatorv1.PauseRequest) (*co
 
 // Resume ends a pause.
 func (a *Admin) Resume(ctx context.Context, _ *coordinatorv1.ResumeRequest) (*coordinatorv1.ResumeResponse, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.Engine.Resume(ctx); err != nil {
@@ -207,7 +203,7 @@ func (a *Admin) Resume(ctx context.Context, _ *coordinatorv1.ResumeRequest) (*co
 
 // energy authorizes and finds whom to ask.
 func (a *Admin) energy(ctx context.Context) (Energy, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	if a.Energy == nil {

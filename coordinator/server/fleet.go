@@ -22,6 +22,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/engine"
+	"girassol.dev/coordinator/identity"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/internal/wire"
 )
@@ -44,6 +45,8 @@ type Fleet struct {
 	Store   *checkpoint.Store
 	Counter *wire.Counter
 	Log     *slog.Logger
+	// Identities renews certificates; nil without mutual TLS.
+	Identities *identity.Issuer
 	// Patience with a side that sends or takes nothing; 0 means a minute, and ten
 	// seconds for the first message.
 	Patience time.Duration
@@ -80,7 +83,7 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 		return refusal(err)
 	}
 	f.Counter.Attribute(ctx, s.Member)
-	defer f.Engine.CloseSession(s, v1alpha1.ReasonConnectionLost)
+	defer func() { f.Engine.CloseSession(s, lossReason(ctx)) }()
 	// A member that reads nothing blocks the writer only. It ends when this returns.
 	written := make(chan error, 1)
 	go func() { written <- write(ctx, stream, s) }()

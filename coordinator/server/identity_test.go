@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -150,19 +151,64 @@ func TestASiteCannotSpeakForAnother(t *testing.T) {
 	if _, err := push.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("push with a stolen token: %v", err)
 	}
-	// A site is no administrator; a person with a certificate is.
-	if _, err := coordinatorv1.NewAdminClient(thief).Status(c.ctx(), &coordinatorv1.StatusRequest{}); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("Admin with a site's certificate: %v", err)
+	// Nor may anyone but the federation's people and its operator say what happens.
+	for name, tc := range map[string]struct {
+		link wire.Options
+		may  bool
+	}{
+		"a person":                        {ca.link("person1", "spiffe://fed/admin"), true},
+		"the operator":                    {ca.link("operator", "spiffe://fed/operator"), true},
+		"a site":                          {siteB, false},
+		"a certificate that names nobody": {ca.link("person2", ""), false},
+		"another federation's person":     {ca.link("person3", "spiffe://other/admin"), false},
+		"another federation's operator":   {ca.link("operator2", "spiffe://other/operator"), false},
+		"a coordinator":                   {ca.link("coordinator2", "spiffe://fed/coordinator"), false},
+		"another role":                    {ca.link("auditor", "spiffe://fed/auditor"), false},
+		"a role below admin":              {ca.link("deeper", "spiffe://fed/admin/x"), false},
+	} {
+		conn, err := wire.Dial(c.addr, tc.link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin := coordinatorv1.NewAdminClient(conn)
+		want := codes.PermissionDenied
+		if tc.may {
+			want = codes.OK
+		}
+		if _, err := admin.Status(c.ctx(), &coordinatorv1.StatusRequest{}); status.Code(err) != want {
+			t.Errorf("status by %s: %v, want %s", name, err, want)
+		}
+		watch, err := admin.Watch(c.ctx(), &coordinatorv1.WatchRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if status.Code(err) != want {
+			t.Errorf("watch by %s: %v, want %s", name, err, want)
+		}
+		if !tc.may {
+			for call, err := range everyAdminCall(c, admin) {
+				if code := status.Code(err); code != codes.PermissionDenied && code != codes.Unimplemented {
+					t.Errorf("%s by %s: %v, want PermissionDenied", call, name, err)
+				}
+			}
+		}
+		_ = conn.Close()
 	}
-	if _, err := coordinatorv1.NewAdminClient(thief).Rollback(c.ctx(), &coordinatorv1.RollbackRequest{}); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("rollback with a site's certificate: %v", err)
+}
+
+// everyAdminCall with one message makes each call of the service.
+func everyAdminCall(c *coordinator, admin coordinatorv1.AdminClient) map[string]error {
+	out := map[string]error{}
+	v := reflect.ValueOf(admin)
+	for i := range v.NumMethod() {
+		name := v.Type().Method(i).Name
+		m := v.Method(i)
+		if name == "Watch" {
+			continue
+		}
+		got := m.Call([]reflect.Value{reflect.ValueOf(c.ctx()), reflect.New(m.Type().In(1).Elem())})
+		err, _ := got[1].Interface().(error)
+		out[name] = err
 	}
-	person, err := wire.Dial(c.addr, ca.link("person2", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer person.Close()
-	if _, err := coordinatorv1.NewAdminClient(person).Status(c.ctx(), &coordinatorv1.StatusRequest{}); err != nil {
-		t.Errorf("Admin with a person's certificate: %v", err)
-	}
+	return out
 }

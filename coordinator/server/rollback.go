@@ -21,7 +21,7 @@ const (
 
 // Rollback goes back to the state of an older version.
 func (a *Admin) Rollback(ctx context.Context, req *coordinatorv1.RollbackRequest) (*coordinatorv1.RollbackResponse, error) {
-	if err := authorize(ctx); err != nil {
+	if err := a.authorize(ctx); err != nil {
 		return nil, err
 	}
 	if n := len(req.GetMessage()); n > maxMessage {

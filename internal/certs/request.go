@@ -48,29 +48,32 @@ type Request struct {
 	key     crypto.PublicKey
 }
 
+// ErrRequest is in each error of ParseRequest.
+var ErrRequest = errors.New("the request for a certificate cannot be used")
+
 // ParseRequest reads a request from outside. Whatever name it asks for is passed
 // over.
 func ParseRequest(der []byte) (Request, error) {
 	switch {
 	case len(der) == 0:
-		return Request{}, errors.New("the request for a certificate is empty")
+		return Request{}, fmt.Errorf("%w: it is empty", ErrRequest)
 	case len(der) > maxRequest:
-		return Request{}, fmt.Errorf("the request for a certificate has %d bytes, at most %d", len(der), maxRequest)
+		return Request{}, fmt.Errorf("%w: it has %d bytes, at most %d", ErrRequest, len(der), maxRequest)
 	}
 	r, err := x509.ParseCertificateRequest(der)
 	if err != nil {
-		return Request{}, errors.New("the request for a certificate is no PKCS #10 in DER")
+		return Request{}, fmt.Errorf("%w: it is no PKCS #10 in DER", ErrRequest)
 	}
 	key, ok := r.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
-		return Request{}, errors.New("the request for a certificate must have an ECDSA P-256 key")
+		return Request{}, fmt.Errorf("%w: it must have an ECDSA P-256 key", ErrRequest)
 	}
 	if err := r.CheckSignature(); err != nil {
-		return Request{}, errors.New("the request for a certificate is not signed by its key")
+		return Request{}, fmt.Errorf("%w: it is not signed by its key", ErrRequest)
 	}
 	public, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
-		return Request{}, errors.New("the request for a certificate has a damaged key")
+		return Request{}, fmt.Errorf("%w: it has a damaged key", ErrRequest)
 	}
 	sum := sha256.Sum256(public)
 	return Request{KeyHash: hex.EncodeToString(sum[:]), key: key}, nil

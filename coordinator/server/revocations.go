@@ -1,0 +1,185 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"math/big"
+	"regexp"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/coordinator/identity"
+	"girassol.dev/internal/certs"
+	"girassol.dev/internal/wire"
+)
+
+// Revocations keeps revoked certificates out: at the handshake, at each call, and
+// in the middle of a call.
+type Revocations struct {
+	store *identity.Store
+
+	mu   sync.Mutex
+	live map[*standing]bool
+}
+
+// standing is a call that stands on a certificate.
+type standing struct {
+	certificate *x509.Certificate
+	session     bool
+	end         context.CancelCauseFunc
+}
+
+// NewRevocations asks a store.
+func NewRevocations(store *identity.Store) *Revocations {
+	return &Revocations{store: store, live: map[*standing]bool{}}
+}
+
+// Vet refuses a revoked certificate; see wire.Options.
+func (r *Revocations) Vet(c *x509.Certificate) error {
+	id, err := wire.IdentityOf(c)
+	if err != nil {
+		return err
+	}
+	return r.store.Check(certs.Serial(c.SerialNumber), id.Site, c.NotBefore)
+}
+
+// ServerOptions has each call watched.
+func (r *Revocations) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(r.unary), grpc.ChainStreamInterceptor(r.stream)}
+}
+
+// begin watches a call. done returns what the call shall return instead of its own
+// error.
+func (r *Revocations) begin(ctx context.Context, method string) (_ context.Context, done func(error) error, err error) {
+	c := wire.PeerCertificate(ctx)
+	if c == nil {
+		return ctx, func(err error) error { return err }, nil
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	s := &standing{certificate: c, session: method == coordinatorv1.Fleet_Session_FullMethodName, end: end}
+	r.mu.Lock()
+	r.live[s] = true
+	r.mu.Unlock()
+	done = func(err error) error {
+		r.mu.Lock()
+		delete(r.live, s)
+		r.mu.Unlock()
+		if revoked := revocation(ctx); revoked != nil {
+			err = status.Error(codes.PermissionDenied, revoked.Error())
+		}
+		end(nil)
+		return err
+	}
+	// After it is registered: a revocation in between is not missed.
+	if err := r.Vet(c); err != nil {
+		_ = done(nil)
+		return nil, nil, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return ctx, done, nil
+}
+
+// revocation is why a call's context ended, nil if not by a revocation.
+func revocation(ctx context.Context) error {
+	var e *identity.Error
+	if errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	return nil
+}
+
+// End ends the calls that stand on certificates revoked by now, and says how many
+// of them were sessions.
+func (r *Revocations) End() (sessions int) {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s := range r.live {
+		if err := r.Vet(s.certificate); err != nil {
+			s.end(err)
+			delete(r.live, s)
+			if s.session {
+				sessions++
+			}
+		}
+	}
+	return sessions
+}
+
+func (r *Revocations) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, done, err := r.begin(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := handler(ctx, req)
+	if err = done(err); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (r *Revocations) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, done, err := r.begin(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return done(handler(srv, &watchedStream{ss, ctx}))
+}
+
+// watchedStream carries nothing more after a revocation.
+type watchedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *watchedStream) Context() context.Context { return s.ctx }
+
+func (s *watchedStream) SendMsg(m any) error {
+	if err := revocation(s.ctx); err != nil {
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if revoked := revocation(s.ctx); revoked != nil {
+		return status.Error(codes.PermissionDenied, revoked.Error())
+	}
+	return err
+}
+
+// lossReason is why a session's call ended.
+func lossReason(ctx context.Context) v1alpha1.Reason {
+	if revocation(ctx) != nil {
+		return v1alpha1.ReasonIdentityRevoked
+	}
+	return v1alpha1.ReasonConnectionLost
+}
+
+var siteName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func validSite(s string) bool { return siteName.MatchString(s) }
+
+// canonicalSerial reads a serial number as openssl and we write it; empty stays.
+func canonicalSerial(s string) (string, bool) {
+	if s == "" {
+		return "", true
+	}
+	if len(s) > 80 {
+		return "", false
+	}
+	n, ok := new(big.Int).SetString(strings.ReplaceAll(s, ":", ""), 16)
+	if !ok || n.Sign() <= 0 || n.BitLen() > 160 {
+		return "", false
+	}
+	return certs.Serial(n), true
+}
