@@ -54,7 +54,7 @@ type Options struct {
 	HealthListen, MetricsListen, WebhookListen, ProvisioningListen, ScalerListen string
 	// DebugListen is a loopback address for profiles; empty: none.
 	DebugListen string
-	ScalerTLS                                                                    scaler.TLS
+	ScalerTLS   scaler.TLS
 	// ProvisioningToken is the file with the bearer token of those who read wishes and
 	// explanations; it is read at each request. Empty: nobody does.
 	ProvisioningToken string
