@@ -30,7 +30,7 @@ func BenchmarkSparse(b *testing.B) {
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	d := NewDomain(l, algorithm.DCT64)
-	x, y := make([]float32, d.Len()), make([]float32, d.Len())
+	x, y, z := tensor.NewVector(d.Len()), tensor.NewVector(d.Len()), tensor.NewVector(d.Len())
 	for i := range x {
 		x[i] = float32(r.NormFloat64() * r.ExpFloat64())
 	}
@@ -52,7 +52,6 @@ func BenchmarkSparse(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	z := make([]float32, d.Len())
 	run("copy", func() { copy(z, x) })
 	run("transform", func() { d.Forward(z, x) })
 	run("encode", func() { encode(y) })

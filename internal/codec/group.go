@@ -136,12 +136,4 @@ func (g *group) cheapestRice() uint {
 }
 
 // saves says whether the parameter b+1 is cheaper than b.
-func (g *group) saves(b uint) bool {
-	saved, next := uint32(0), uint32(0)
-	for _, i := range g.idx {
-		gap := uint32(i) - next
-		next = uint32(i) + 1
-		saved += (gap>>(b&31) + 1) >> 1
-	}
-	return int(saved) > len(g.idx)
-}
+func (g *group) saves(b uint) bool { return kernel.HalvedGaps(g.idx, b) > len(g.idx) }

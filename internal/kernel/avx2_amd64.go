@@ -64,13 +64,13 @@ func idctAVX2(dst []float32, src []float32)
 //go:noescape
 func magnitudesAVX2(keys []uint32, x []float32) uint32
 
-// countAboveAVX2 counts the keys above t; the length is a multiple of 32.
+// countAboveAVX2 counts the keys above each of three; the length is a multiple of 32.
 //
 //go:noescape
-func countAboveAVX2(keys []uint32, t uint32) int
+func countAboveAVX2(keys []uint32, t *[3]uint32, counts *[3]uint64)
 
 // keysBetweenAVX2 copies the keys in (low, high] and says how many they are; the
-// length of keys is a multiple of 8, and dst has room for all and 8 more.
+// length of keys is a multiple of 32, and dst has room for all and 8 more.
 //
 //go:noescape
 func keysBetweenAVX2(dst []uint32, keys []uint32, low uint32, high uint32) int
@@ -81,6 +81,12 @@ func keysBetweenAVX2(dst []uint32, keys []uint32, low uint32, high uint32) int
 //
 //go:noescape
 func indicesAboveAVX2(idx []uint16, keys []uint32, t uint32) int
+
+// halvedGapsAVX2 sums ((gap>>b)+1)>>1 over the gaps between each index and the one
+// before it, which stands in front of idx; the length is a multiple of 16.
+//
+//go:noescape
+func halvedGapsAVX2(idx []uint16, b uint64) uint32
 
 // splitSumsAVX2 adds |v| in four interleaved lanes, those up to the bound to the
 // first four sums and those above it to the others, and says how many are above;

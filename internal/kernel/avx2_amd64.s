@@ -5492,41 +5492,57 @@ magnitudesDone:
 	VZEROUPPER
 	RET
 
-// func countAboveAVX2(keys []uint32, t uint32) int
+// func countAboveAVX2(keys []uint32, t *[3]uint32, counts *[3]uint64)
 // Requires: AVX, AVX2
 TEXT ·countAboveAVX2(SB), NOSPLIT, $0-40
 	MOVQ         keys_base+0(FP), AX
 	MOVQ         keys_len+8(FP), CX
-	VBROADCASTSS t+24(FP), Y0
+	MOVQ         t+24(FP), DX
+	MOVQ         counts+32(FP), BX
+	VPBROADCASTD (DX), Y0
 	VPXOR        Y1, Y1, Y1
-	VPXOR        Y2, Y2, Y2
+	VPBROADCASTD 4(DX), Y2
 	VPXOR        Y3, Y3, Y3
-	VPXOR        Y4, Y4, Y4
+	VPBROADCASTD 8(DX), Y4
+	VPXOR        Y5, Y5, Y5
 	CMPQ         CX, $0x00000020
 	JLT          countAboveDone
 
 countAbove:
-	VMOVDQU  (AX), Y5
-	VPCMPGTD Y0, Y5, Y5
-	VPSUBD   Y5, Y1, Y1
-	VMOVDQU  32(AX), Y5
-	VPCMPGTD Y0, Y5, Y5
-	VPSUBD   Y5, Y2, Y2
-	VMOVDQU  64(AX), Y5
-	VPCMPGTD Y0, Y5, Y5
-	VPSUBD   Y5, Y3, Y3
-	VMOVDQU  96(AX), Y5
-	VPCMPGTD Y0, Y5, Y5
-	VPSUBD   Y5, Y4, Y4
+	VMOVDQU  (AX), Y6
+	VPCMPGTD Y0, Y6, Y7
+	VPSUBD   Y7, Y1, Y1
+	VPCMPGTD Y2, Y6, Y7
+	VPSUBD   Y7, Y3, Y3
+	VPCMPGTD Y4, Y6, Y6
+	VPSUBD   Y6, Y5, Y5
+	VMOVDQU  32(AX), Y6
+	VPCMPGTD Y0, Y6, Y7
+	VPSUBD   Y7, Y1, Y1
+	VPCMPGTD Y2, Y6, Y7
+	VPSUBD   Y7, Y3, Y3
+	VPCMPGTD Y4, Y6, Y6
+	VPSUBD   Y6, Y5, Y5
+	VMOVDQU  64(AX), Y6
+	VPCMPGTD Y0, Y6, Y7
+	VPSUBD   Y7, Y1, Y1
+	VPCMPGTD Y2, Y6, Y7
+	VPSUBD   Y7, Y3, Y3
+	VPCMPGTD Y4, Y6, Y6
+	VPSUBD   Y6, Y5, Y5
+	VMOVDQU  96(AX), Y6
+	VPCMPGTD Y0, Y6, Y7
+	VPSUBD   Y7, Y1, Y1
+	VPCMPGTD Y2, Y6, Y7
+	VPSUBD   Y7, Y3, Y3
+	VPCMPGTD Y4, Y6, Y6
+	VPSUBD   Y6, Y5, Y5
 	ADDQ     $0x00000080, AX
 	SUBQ     $0x00000020, CX
 	CMPQ     CX, $0x00000020
 	JGE      countAbove
 
 countAboveDone:
-	VPADDD       Y2, Y1, Y1
-	VPADDD       Y4, Y3, Y3
-	VPADDD       Y3, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VPADDD       X1, X0, X0
 	VPSHUFD      $0x4e, X0, X1
@@ -5534,7 +5550,23 @@ countAboveDone:
 	VPSHUFD      $0xb1, X0, X1
 	VPADDD       X1, X0, X0
 	VMOVD        X0, AX
-	MOVQ         AX, ret+32(FP)
+	MOVQ         AX, (BX)
+	VEXTRACTI128 $0x01, Y3, X0
+	VPADDD       X3, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, 8(BX)
+	VEXTRACTI128 $0x01, Y5, X0
+	VPADDD       X5, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, 16(BX)
 	VZEROUPPER
 	RET
 
@@ -5548,7 +5580,7 @@ TEXT ·keysBetweenAVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS high+52(FP), Y1
 	LEAQ         lanes<>+0(SB), BX
 	MOVQ         AX, SI
-	CMPQ         DX, $0x00000008
+	CMPQ         DX, $0x00000020
 	JLT          keysBetweenDone
 
 keysBetween:
@@ -5556,16 +5588,53 @@ keysBetween:
 	VPCMPGTD  Y0, Y2, Y3
 	VPCMPGTD  Y1, Y2, Y4
 	VPANDN    Y3, Y4, Y3
+	VMOVDQU   32(CX), Y4
+	VPCMPGTD  Y0, Y4, Y5
+	VPCMPGTD  Y1, Y4, Y6
+	VPANDN    Y5, Y6, Y5
+	VMOVDQU   64(CX), Y6
+	VPCMPGTD  Y0, Y6, Y7
+	VPCMPGTD  Y1, Y6, Y8
+	VPANDN    Y7, Y8, Y7
+	VMOVDQU   96(CX), Y8
+	VPCMPGTD  Y0, Y8, Y9
+	VPCMPGTD  Y1, Y8, Y10
+	VPANDN    Y9, Y10, Y9
+	VPOR      Y3, Y5, Y10
+	VPOR      Y7, Y9, Y11
+	VPOR      Y10, Y11, Y10
+	VPTEST    Y10, Y10
+	JEQ       keysBetweenNone
 	VMOVMSKPS Y3, DI
 	VPMOVZXBD (BX)(DI*8), Y3
 	VPERMD    Y2, Y3, Y2
 	VMOVDQU   Y2, (AX)
 	POPCNTQ   DI, DI
 	LEAQ      (AX)(DI*4), AX
-	ADDQ      $0x00000020, CX
-	SUBQ      $0x00000008, DX
-	CMPQ      DX, $0x00000008
-	JGE       keysBetween
+	VMOVMSKPS Y5, DI
+	VPMOVZXBD (BX)(DI*8), Y2
+	VPERMD    Y4, Y2, Y4
+	VMOVDQU   Y4, (AX)
+	POPCNTQ   DI, DI
+	LEAQ      (AX)(DI*4), AX
+	VMOVMSKPS Y7, DI
+	VPMOVZXBD (BX)(DI*8), Y2
+	VPERMD    Y6, Y2, Y6
+	VMOVDQU   Y6, (AX)
+	POPCNTQ   DI, DI
+	LEAQ      (AX)(DI*4), AX
+	VMOVMSKPS Y9, DI
+	VPMOVZXBD (BX)(DI*8), Y2
+	VPERMD    Y8, Y2, Y8
+	VMOVDQU   Y8, (AX)
+	POPCNTQ   DI, DI
+	LEAQ      (AX)(DI*4), AX
+
+keysBetweenNone:
+	ADDQ $0x00000080, CX
+	SUBQ $0x00000020, DX
+	CMPQ DX, $0x00000020
+	JGE  keysBetween
 
 keysBetweenDone:
 	SUBQ SI, AX
@@ -5867,6 +5936,45 @@ indicesAboveDone:
 	SUBQ SI, AX
 	SHRQ $0x01, AX
 	MOVQ AX, ret+56(FP)
+	VZEROUPPER
+	RET
+
+// func halvedGapsAVX2(idx []uint16, b uint64) uint32
+// Requires: AVX, AVX2
+TEXT ·halvedGapsAVX2(SB), NOSPLIT, $0-36
+	MOVQ     idx_base+0(FP), AX
+	MOVQ     idx_len+8(FP), CX
+	MOVQ     b+24(FP), DX
+	VMOVQ    DX, X0
+	VPCMPEQW Y1, Y1, Y1
+	VPSRLW   $0x0f, Y1, Y1
+	VPXOR    Y2, Y2, Y2
+	CMPQ     CX, $0x00000010
+	JLT      halvedGapsDone
+
+halvedGaps:
+	VMOVDQU  (AX), Y3
+	VPSUBW   -2(AX), Y3, Y3
+	VPSUBW   Y1, Y3, Y3
+	VPSRLW   X0, Y3, Y3
+	VPADDW   Y1, Y3, Y3
+	VPSRLW   $0x01, Y3, Y3
+	VPMADDWD Y1, Y3, Y3
+	VPADDD   Y3, Y2, Y2
+	ADDQ     $0x00000020, AX
+	SUBQ     $0x00000010, CX
+	CMPQ     CX, $0x00000010
+	JGE      halvedGaps
+
+halvedGapsDone:
+	VEXTRACTI128 $0x01, Y2, X0
+	VPADDD       X2, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	MOVL         AX, ret+32(FP)
 	VZEROUPPER
 	RET
 

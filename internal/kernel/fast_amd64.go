@@ -101,6 +101,14 @@ func splitSumsFast(v []float32, bound float64, sums *[8]float64) (n, above int) 
 	return n, above
 }
 
+// halvedGapsFast takes n gaps from the second on.
+func halvedGapsFast(idx []uint16, b uint) (n int, sum uint32) {
+	if n = whole(len(idx)-1, 16); n > 0 {
+		sum = halvedGapsAVX2(idx[1:n+1], uint64(b))
+	}
+	return n, sum
+}
+
 func twoLevelsFast(codes []byte, v []float32, bound, low, high float32) int {
 	n := whole(len(v), 8)
 	if n > 0 {

@@ -129,6 +129,9 @@ func TestAssemblyGivesTheBitsOfThePortableCode(t *testing.T) {
 		check("FromMultiples8", func(a, _, _ []float32, out []byte) any { FromMultiples8(a, out[:len(a)], eta); return nil })
 		check("FromMultiples4", func(a, _, _ []float32, out []byte) any { FromMultiples4(a, out[:(len(a)+1)/2], eta); return nil })
 		k := rapid.IntRange(0, n).Draw(t, "k")
+		check("HalvedGaps", func(a, _, _ []float32, _ []byte) any {
+			return HalvedGaps(new(Selector).TopK(a, k), uint(k%12))
+		})
 		check("TopK", func(a, _, _ []float32, _ []byte) any { return new(Selector).TopK(a, k) })
 	})
 }

@@ -82,3 +82,27 @@ func TestLevelsComeBackOfTheirCodes(t *testing.T) {
 		}
 	}
 }
+
+func TestHalvedGapsOfEveryLength(t *testing.T) {
+	for _, n := range lengths {
+		idx := make([]uint16, n)
+		at := 3
+		for i := range idx {
+			idx[i] = uint16(at)
+			at += 1 + i%29
+		}
+		for b := range uint(12) {
+			want, next := 0, 0
+			for _, i := range idx {
+				want += ((int(i)-next)>>b + 1) / 2
+				next = int(i) + 1
+			}
+			if got := HalvedGaps(idx, b); got != want {
+				t.Fatalf("%d indices, b %d: %d, want %d", n, b, got, want)
+			}
+		}
+	}
+	if got := HalvedGaps([]uint16{GroupSize - 1}, 0); got != GroupSize/2 {
+		t.Errorf("one gap of %d: %d", GroupSize-1, got)
+	}
+}

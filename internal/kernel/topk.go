@@ -143,3 +143,26 @@ func descend(histogram []uint16, k int) (bucket uint32, rank int) {
 	}
 	return uint32(b), k
 }
+
+// HalvedGaps sums ((gap>>b)+1)>>1 over the gaps between ascending indices, the
+// first one counted from 0: what a Rice code saves in unary bits by one more
+// binary bit for each. Indices are below GroupSize.
+func HalvedGaps(idx []uint16, b uint) int {
+	if len(idx) == 0 {
+		return 0
+	}
+	b &= 15
+	sum, next := uint32(idx[0])>>b+1, uint32(idx[0])+1
+	sum >>= 1
+	n, fast := halvedGapsFast(idx, b)
+	sum += fast
+	if n > 0 {
+		next = uint32(idx[n]) + 1
+	}
+	for _, i := range idx[n+1:] {
+		gap := uint32(i) - next
+		next = uint32(i) + 1
+		sum += (gap>>b + 1) >> 1
+	}
+	return int(sum)
+}

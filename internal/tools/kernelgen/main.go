@@ -30,6 +30,7 @@ func main() {
 	countAbove()
 	keysBetween()
 	indicesAbove()
+	halvedGaps()
 
 	lloyd()
 	signsAndLevels()

@@ -37,31 +37,34 @@ func magnitudes() {
 }
 
 func countAbove() {
-	TEXT("countAboveAVX2", NOSPLIT, "func(keys []uint32, t uint32) int")
+	TEXT("countAboveAVX2", NOSPLIT, "func(keys []uint32, t *[3]uint32, counts *[3]uint64)")
 	Pragma("noescape")
-	Doc("countAboveAVX2 counts the keys above t; the length is a multiple of 32.")
+	Doc("countAboveAVX2 counts the keys above each of three; the length is a multiple of 32.")
 	keys, n := slice("keys")
-	t := broadcast("t")
-	var sums [4]reg.VecVirtual
+	t, counts := Load(Param("t"), GP64()), Load(Param("counts"), GP64())
+	var bounds, sums [3]reg.VecVirtual
 	for i := range sums {
-		sums[i] = YMM()
+		bounds[i], sums[i] = YMM(), YMM()
+		VPBROADCASTD(mem(t, 4*i), bounds[i])
 		VPXOR(sums[i], sums[i], sums[i])
 	}
 	loop("countAbove", n, 32, func() {
-		for i := range sums {
+		for i := range 4 {
 			v := YMM()
 			VMOVDQU(mem(keys, 32*i), v)
-			VPCMPGTD(t, v, v)
-			VPSUBD(v, sums[i], sums[i])
+			for j := range sums {
+				above := YMM()
+				VPCMPGTD(bounds[j], v, above)
+				VPSUBD(above, sums[j], sums[j])
+			}
 		}
 		ADDQ(operand.U32(32*f32), keys)
 	})
-	VPADDD(sums[1], sums[0], sums[0])
-	VPADDD(sums[3], sums[2], sums[2])
-	VPADDD(sums[2], sums[0], sums[0])
-	wide := GP64()
-	MOVL(fold(sums[0], VPADDD), wide.As32())
-	Store(wide, ReturnIndex(0))
+	for i := range sums {
+		wide := GP64()
+		MOVL(fold(sums[i], VPADDD), wide.As32())
+		MOVQ(wide, mem(counts, 8*i))
+	}
 	end()
 }
 
@@ -98,27 +101,42 @@ func keysBetween() {
 	TEXT("keysBetweenAVX2", NOSPLIT, "func(dst, keys []uint32, low, high uint32) int")
 	Pragma("noescape")
 	Doc("keysBetweenAVX2 copies the keys in (low, high] and says how many they are; the",
-		"length of keys is a multiple of 8, and dst has room for all and 8 more.")
+		"length of keys is a multiple of 32, and dst has room for all and 8 more.")
 	dst := Load(Param("dst").Base(), GP64())
 	keys, n := slice("keys")
 	low, high := broadcast("low"), broadcast("high")
 	lut := table()
 	start := GP64()
 	MOVQ(dst, start)
-	loop("keysBetween", n, 8, func() {
-		v, in, over, order := YMM(), YMM(), YMM(), YMM()
-		VMOVDQU(mem(keys, 0), v)
-		VPCMPGTD(low, v, in)
-		VPCMPGTD(high, v, over)
-		VPANDN(in, over, in)
-		mask, count := GP64(), GP64()
-		VMOVMSKPS(in, mask.As32())
-		VPMOVZXBD(operand.Mem{Base: lut, Index: mask, Scale: 8}, order)
-		VPERMD(v, order, v)
-		VMOVDQU(v, mem(dst, 0))
-		POPCNTQ(mask, count)
-		LEAQ(operand.Mem{Base: dst, Index: count, Scale: 4}, dst)
-		ADDQ(operand.U32(8*f32), keys)
+	loop("keysBetween", n, 32, func() {
+		// Usually none of them is in.
+		var v, in [4]reg.VecVirtual
+		for i := range v {
+			v[i], in[i] = YMM(), YMM()
+			over := YMM()
+			VMOVDQU(mem(keys, 32*i), v[i])
+			VPCMPGTD(low, v[i], in[i])
+			VPCMPGTD(high, v[i], over)
+			VPANDN(in[i], over, in[i])
+		}
+		a, b := YMM(), YMM()
+		VPOR(in[0], in[1], a)
+		VPOR(in[2], in[3], b)
+		VPOR(a, b, a)
+		VPTEST(a, a)
+		JEQ(operand.LabelRef("keysBetweenNone"))
+		for i := range v {
+			order := YMM()
+			mask, count := GP64(), GP64()
+			VMOVMSKPS(in[i], mask.As32())
+			VPMOVZXBD(operand.Mem{Base: lut, Index: mask, Scale: 8}, order)
+			VPERMD(v[i], order, v[i])
+			VMOVDQU(v[i], mem(dst, 0))
+			POPCNTQ(mask, count)
+			LEAQ(operand.Mem{Base: dst, Index: count, Scale: 4}, dst)
+		}
+		Label("keysBetweenNone")
+		ADDQ(operand.U32(32*f32), keys)
 	})
 	SUBQ(start, dst)
 	SHRQ(operand.U8(2), dst)
@@ -161,5 +179,33 @@ func indicesAbove() {
 	SUBQ(start, idx)
 	SHRQ(operand.U8(1), idx)
 	Store(idx, ReturnIndex(0))
+	end()
+}
+
+func halvedGaps() {
+	TEXT("halvedGapsAVX2", NOSPLIT, "func(idx []uint16, b uint64) uint32")
+	Pragma("noescape")
+	Doc("halvedGapsAVX2 sums ((gap>>b)+1)>>1 over the gaps between each index and the one",
+		"before it, which stands in front of idx; the length is a multiple of 16.")
+	idx, n := slice("idx")
+	shift := XMM()
+	VMOVQ(Load(Param("b"), GP64()), shift)
+	one, sum := YMM(), YMM()
+	VPCMPEQW(one, one, one)
+	VPSRLW(operand.U8(15), one, one)
+	VPXOR(sum, sum, sum)
+	loop("halvedGaps", n, 16, func() {
+		v := YMM()
+		VMOVDQU(mem(idx, 0), v)
+		VPSUBW(mem(idx, -2), v, v)
+		VPSUBW(one, v, v)
+		VPSRLW(shift, v, v)
+		VPADDW(one, v, v)
+		VPSRLW(operand.U8(1), v, v)
+		VPMADDWD(one, v, v)
+		VPADDD(v, sum, sum)
+		ADDQ(operand.U32(32), idx)
+	})
+	Store(fold(sum, VPADDD), ReturnIndex(0))
 	end()
 }
