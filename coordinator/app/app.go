@@ -51,6 +51,7 @@ type Options struct {
 	SignalsListen string
 	RedisURL      string
 	Link          wire.Options
+	Identity      IdentityOptions
 	Heartbeat     time.Duration
 	SnapshotEvery uint64
 	KeepUpdates   bool
@@ -110,6 +111,7 @@ type process struct {
 	pushed   *pushed // nil without spec.energy.webhook
 	grpc     *grpc.Server
 	listener net.Listener
+	ids      *identities       // nil without mutual TLS
 	metrics  net.Listener      // nil without
 	debug    *profiling.Server // nil without
 }
@@ -123,6 +125,7 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		if p.listener != nil {
 			_ = p.listener.Close()
 		}
+		p.ids.close()
 		if p.metrics != nil {
 			_ = p.metrics.Close()
 		}
@@ -190,9 +193,19 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		return nil, err
 	}
 	o.Link.Limits.Refused = refusedConnections(name, p.registry, o.Log)
-	p.grpc = grpc.NewServer(wire.ServerOptions(o.Link)...)
-	coordinatorv1.RegisterFleetServer(p.grpc, &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log})
-	coordinatorv1.RegisterAdminServer(p.grpc, &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log})
+	if p.ids, err = newIdentities(name, &o.Link, &p.o, p.registry); err != nil {
+		return nil, err
+	}
+	fleet := &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log}
+	admin := &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log}
+	opts := wire.ServerOptions(o.Link)
+	if p.ids != nil {
+		fleet.Identities, admin.Identities, admin.Revocations = p.ids.issuer, p.ids.issuer, p.ids.revocations
+		opts = append(opts, p.ids.revocations.ServerOptions()...)
+	}
+	p.grpc = grpc.NewServer(opts...)
+	coordinatorv1.RegisterFleetServer(p.grpc, fleet)
+	coordinatorv1.RegisterAdminServer(p.grpc, admin)
 	if p.listener, err = wire.Listen(o.Listen, o.Link); err != nil {
 		return nil, err
 	}
@@ -273,7 +286,7 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- p.engine.Run(engineCtx) }()
-	failed := make(chan error, 5)
+	failed := make(chan error, 6)
 	background.Go(func() {
 		if err := p.grpc.Serve(p.listener); err != nil {
 			failed <- fmt.Errorf("gRPC server: %w", err)
@@ -283,6 +296,7 @@ func (p *process) serve(ctx context.Context) error {
 	push := p.servePushed(&background, failed)
 	sideCtx, stopSide := context.WithCancel(serving)
 	defer stopSide()
+	enrol := p.ids.serve(sideCtx, &background, &p.o, failed)
 	if p.debug != nil {
 		background.Go(func() {
 			if err := p.debug.Run(sideCtx); err != nil {
@@ -309,7 +323,7 @@ func (p *process) serve(ctx context.Context) error {
 	stopSide()
 	stopEngine()
 	err = errors.Join(err, <-engineDone)
-	p.stopServers(metrics, push)
+	p.stopServers(metrics, push, enrol)
 	ended := make(chan struct{})
 	go func() { background.Wait(); close(ended) }()
 	select {

@@ -83,6 +83,7 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&o.Link.CertFile, "tls-cert", "", "PEM `file` with this coordinator's certificate")
 	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&o.Link.CAFile, "tls-ca", "", "PEM `file` with the authority of the agents' certificates")
+	o.Identity.flags(f)
 	f.BoolVar(&o.Link.AllowInsecure, "insecure", false, "allow plaintext off loopback, where the network below encrypts (default false)")
 	f.IntVar(&o.Link.Limits.Connections, "max-connections", 4096, "connections of agents and people at a time; more are closed at once")
 	f.IntVar(&o.Link.Limits.PerAddress, "max-connections-per-address", 1024, "connections of one IPv4 address or IPv6 /64 at a time; a mesh or a gateway may bring many agents under one")

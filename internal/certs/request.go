@@ -104,3 +104,14 @@ func IdentityOf(c *x509.Certificate, federation string) (Identity, error) {
 	}
 	return id, nil
 }
+
+// Issued says whether a certificate is of this authority.
+func (a *Authority) Issued(c *x509.Certificate) bool {
+	return c.CheckSignatureFrom(a.certificate) == nil
+}
+
+// Belongs says whether a key, PEM, is a certificate's.
+func Belongs(c *x509.Certificate, keyPEM []byte) bool {
+	key, err := parseKey(keyPEM)
+	return err == nil && matches(c, key)
+}

@@ -24,7 +24,7 @@ func (o *options) explain(err error) error {
 	case codes.Unimplemented:
 		return fmt.Errorf("%s is no Girassol coordinator, or one of another version: check --address (%s)", o.address, said)
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("the coordinator at %s refuses you: use a certificate that is not a site's with --tls-cert (%s)", o.address, said)
+		return fmt.Errorf("the coordinator at %s refuses you: --tls-cert must be a person's certificate, spiffe://FEDERATION/admin, as girassol init makes it (%s)", o.address, said)
 	case codes.Canceled:
 		return errors.New("interrupted")
 	}
