@@ -305,6 +305,15 @@ func (o Options) loadTLS() (tlsFiles, error) {
 	return tlsFiles{cert, pool}, nil
 }
 
+// OwnCertificate is this end's certificate with its key, read anew.
+func (o Options) OwnCertificate() (*tls.Certificate, error) {
+	files, err := o.loadTLS()
+	if err != nil {
+		return nil, err
+	}
+	return &files.certificate, nil
+}
+
 func (o Options) readPEM() (tlsFiles, error) {
 	if o.files() {
 		return tlsFiles{}, errors.New("wire: mutual TLS from files or from memory, not both")

@@ -64,6 +64,7 @@ type options struct {
 	redis                               string
 	grace, retryMax                     time.Duration
 	link                                wire.Options
+	enrol                               enrolOptions
 	logFormat, logLevel                 string
 	metricsListen, debugListen          string
 	trainer                             []string
@@ -89,6 +90,8 @@ SIGTERM and SIGINT drain: the step at work is finished and uploaded within the
 grace; a second one ends at once. Exit code 3 says that another agent runs under
 the same name.`,
 		Example: `  agent --coordinator fed.example:7443 --federation lm --site porto --data /var/lib/girassol \
+    --enrol porto.token --enrol-address fed.example:7444 -- python train.py
+  agent --coordinator fed.example:7443 --federation lm --site porto --data /var/lib/girassol \
     --tls-cert agent.pem --tls-key agent-key.pem --tls-ca ca.pem -- python train.py`,
 		SilenceUsage: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -123,6 +126,7 @@ the same name.`,
 	f.StringVar(&o.link.KeyFile, "tls-key", "", "PEM `file` with the certificate's key")
 	f.StringVar(&o.link.CAFile, "tls-ca", "", "PEM `file` with the authority of the coordinator's certificate")
 	f.StringVar(&o.link.ServerName, "server-name", "", "`name` that the coordinator's certificate must carry (default: the host dialled)")
+	o.enrol.flags(f)
 	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off this machine, for networks that encrypt below (WireGuard) (default false)")
 	f.Int32Var(&o.link.Window, "window-bytes", 0, wire.WindowUsage)
 	f.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
@@ -174,6 +178,10 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	counter := &wire.Counter{}
 	o.link.Counter = counter
+	files, err := o.identity(ctx, log)
+	if err != nil {
+		return err
+	}
 	if err := o.link.Check(o.coordinator); err != nil {
 		return err
 	}
@@ -268,6 +276,9 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		})
 	}
 	start(api.Serve)
+	if files != nil {
+		start(o.renewal(files, log).Run)
+	}
 	if meter != nil {
 		start(meter.Run)
 	}
