@@ -18,6 +18,12 @@ func Agreement(d *Domain, delta, own *Payload, u []float32) (cos float64, ok boo
 	defer scratches.Put(s)
 	g := groups.Get().(*group)
 	defer groups.Put(g)
+	half := len(s.raw) / 2
+	fromDelta := window{r: delta.r, size: delta.size, buf: s.raw[:half]}
+	var fromOwn window
+	if own != nil {
+		fromOwn = window{r: own.r, size: own.size, buf: s.raw[half:]}
+	}
 	sent := make([]bool, BlockSize)
 	x := make([]float32, BlockSize)
 	for _, b := range d.blocks {
@@ -30,7 +36,7 @@ func Agreement(d *Domain, delta, own *Payload, u []float32) (cos float64, ok boo
 		}
 		clear(sent)
 		if own != nil {
-			err := own.eachGroup(b, s, g, func(lo, n int) {
+			err := own.eachGroup(b, &fromOwn, g, func(lo, n int) {
 				for _, i := range g.idx {
 					sent[lo+int(i)] = true
 				}
@@ -40,7 +46,7 @@ func Agreement(d *Domain, delta, own *Payload, u []float32) (cos float64, ok boo
 			}
 		}
 		clear(x)
-		if delta.addBlock(x, b, 1, s, g) != nil {
+		if delta.addBlock(x, b, 1, &fromDelta, s, g) != nil {
 			return 0, false
 		}
 		// Zeros of the delta count on neither side.

@@ -30,6 +30,8 @@ type span struct {
 	n  int
 }
 
+func (s span) end() int64 { return s.at + int64(s.n) }
+
 // Domain that the payload lives in.
 func (p *Payload) Domain() *Domain { return p.d }
 
@@ -70,12 +72,15 @@ func (p *Payload) AddRange(dst []float32, lo, hi int, w float32) error {
 	defer scratches.Put(s)
 	g := groups.Get().(*group)
 	defer groups.Put(g)
+	from := &window{r: p.r, buf: s.raw[:]}
 	for ; lo < hi; i++ {
 		b := p.d.blocks[i]
 		if b.Hi > hi {
 			panic(fmt.Sprintf("codec: no block ends at %d", hi))
 		}
-		if err := p.addBlock(dst[:b.Len()], b, w, s, g); err != nil {
+		// No further than this block: what follows may never be wanted.
+		from.size = p.spans[b.index].end()
+		if err := p.addBlock(dst[:b.Len()], b, w, from, s, g); err != nil {
 			return err
 		}
 		dst = dst[b.Len():]
@@ -84,13 +89,13 @@ func (p *Payload) AddRange(dst []float32, lo, hi int, w float32) error {
 	return nil
 }
 
-func (p *Payload) addBlock(dst []float32, b Block, w float32, s *scratch, g *group) error {
+func (p *Payload) addBlock(dst []float32, b Block, w float32, from *window, s *scratch, g *group) error {
 	if !b.Compressed || p.f.fixed() {
 		return p.eachPlain(p.spans[b.index].at, b.Len(), p.f, MaxMagnitude, s, func(lo int, v []float32) {
 			kernel.Axpy(dst[lo:lo+len(v)], w, v)
 		})
 	}
-	return p.eachGroup(b, s, g, func(lo, n int) { scatter(dst[lo:lo+n], w, g) })
+	return p.eachGroup(b, from, g, func(lo, n int) { scatter(dst[lo:lo+n], w, g) })
 }
 
 // eachPlain reads n plain values at an offset, piece by piece.
@@ -111,10 +116,10 @@ func (p *Payload) eachPlain(at int64, n int, f format, limit float32, s *scratch
 	return nil
 }
 
-// eachGroup decodes the groups of a compressed block into g one by one.
-func (p *Payload) eachGroup(b Block, s *scratch, g *group, visit func(lo, n int)) error {
+// eachGroup decodes the groups of a compressed block into g one by one, out of w.
+func (p *Payload) eachGroup(b Block, w *window, g *group, visit func(lo, n int)) error {
 	at := p.spans[b.index]
-	w := &window{r: p.r, size: at.at + int64(at.n), at: at.at, end: at.at + int64(at.n), buf: s.raw[:]}
+	w.seek(at.at, at.end())
 	for lo := 0; lo < b.Len(); lo += p.f.group {
 		n := min(p.f.group, b.Len()-lo)
 		in, err := w.peek(p.f.hostileBytes(n))
