@@ -171,7 +171,7 @@ func (c *Commit) Abort() {
 	}
 	c.done = true
 	if c.delta != nil {
-		_ = c.delta.f.Close()
+		c.delta.drop()
 	}
 	if err := c.s.disk.remove(c.dir); err != nil {
 		c.s.log.Warn("staging folder stays until the next start", "dir", c.dir, "error", err)

@@ -43,6 +43,7 @@ var realDisk = disk{
 type summed struct {
 	f   file
 	buf *bufio.Writer
+	out writeback
 	sum FileSum
 	err error
 }
@@ -52,7 +53,7 @@ func (d disk) createSummed(path string) (*summed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &summed{f: f, buf: bufio.NewWriterSize(f, 256<<10)}, nil
+	return &summed{f: f, buf: bufio.NewWriterSize(f, 256<<10), out: writeback{f: f}}, nil
 }
 
 func (s *summed) Write(b []byte) (int, error) {
@@ -63,11 +64,19 @@ func (s *summed) Write(b []byte) (int, error) {
 	s.sum.Bytes += int64(n)
 	s.sum.CRC32C = crc32.Update(s.sum.CRC32C, castagnoli, b[:n])
 	s.err = err
+	s.out.reached(s.sum.Bytes - int64(s.buf.Buffered()))
 	return n, err
+}
+
+// drop closes the file as it is.
+func (s *summed) drop() {
+	s.out.stop()
+	_ = s.f.Close()
 }
 
 // finish makes the file durable and closes it.
 func (s *summed) finish() (FileSum, error) {
+	s.out.stop()
 	if s.err == nil {
 		s.err = s.buf.Flush()
 	}
