@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -79,7 +80,7 @@ func (e *Engine) grant(now time.Time, g round.Grant, data []*coordinatorv1.DataR
 	e.send(g.Member, &coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Grant{Grant: &coordinatorv1.Grant{
 		Round: g.Round, Epoch: e.epoch(g.Member), BaseVersion: m.version, BaseDigest: m.digestCopy(),
 		MaxSteps: g.MaxSteps, StopAtUnixMs: g.StopAt.UnixMilli(), StopInMs: g.StopAt.Sub(now).Milliseconds(),
-		CollectInMs: g.Deadline.Sub(now).Milliseconds(), Algorithm: e.cfg.Algorithm.ToProto(),
+		CollectInMs: g.Deadline.Sub(now).Milliseconds(), Algorithm: e.params().ToProto(),
 		Agreement: e.agreement, Alone: g.Alone, CommittedSamples: e.samples, Evaluate: g.Evaluate, Config: e.cfg.TrainerConfig, Data: data,
 	}}})
 }
@@ -165,12 +166,19 @@ func (e *Engine) noteRound(now time.Time) bool {
 		e.machine.Unstart(now)
 		e.act(now, e.machine.Release(now))
 		return false
+	case errors.Is(err, checkpoint.ErrFenced):
+		e.fail(v1alpha1.ReasonFenced, err)
+		return false
 	}
 	e.fail(v1alpha1.ReasonCommitLogFailed, fmt.Errorf("the round number cannot be kept: %w", err))
 	return false
 }
 
 func (e *Engine) writeRound(n uint64) error {
+	// The number of a coordinator that is fenced must not take the place of a later one.
+	if err := e.store.Owned(); err != nil {
+		return err
+	}
 	return tensor.WriteFileAtomic(e.roundFile(), func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, n)
 		return err

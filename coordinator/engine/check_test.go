@@ -139,3 +139,30 @@ func TestACheckEndsWithItsUpload(t *testing.T) {
 		s.Close()
 	}
 }
+
+// The older of two attempts that overlap must not be told that its update came too
+// late: it is about to count, and its sender would send the work again.
+func TestAnAttemptThatWasOvertakenIsNotStale(t *testing.T) {
+	p := defaults(t, algorithm.DiLoCo)
+	r, a := seeded(t, testConfig(t.TempDir(), p, "a"))
+	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	payload := ones(t, smallModel(t), p, 0.5)
+	h := a.header(a.grant(), "u", payload)
+	older, _, err := r.engine.BeginPush(r.ctx(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := older.Write(payload); err != nil {
+		t.Fatal(err)
+	}
+	newer, _, err := r.engine.BeginPush(r.ctx(), h)
+	if err != nil || newer.Offset() != int64(len(payload)) {
+		t.Fatal(newer, err)
+	}
+	if res, err := r.engine.FinishPush(r.ctx(), older); err != nil || res.GetReason() != string(v1alpha1.ReasonSuperseded) {
+		t.Errorf("the older attempt was answered with %v (%v)", res, err)
+	}
+	if res, err := r.engine.FinishPush(r.ctx(), newer); err != nil || res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
+		t.Errorf("the newer attempt was answered with %v (%v)", res, err)
+	}
+}

@@ -109,17 +109,57 @@ func TestFencedCoordinatorEndsAndSaysSo(t *testing.T) {
 	dir := t.TempDir()
 	p := defaults(t, algorithm.DiLoCo)
 	r, a := seeded(t, testConfig(dir, p, "a"))
+	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	g := a.grant()
 	if err := os.WriteFile(filepath.Join(dir, "TERM"), []byte("99\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
 	payload := ones(t, smallModel(t), p, 0.5)
-	a.mustAccept(a.header(a.grant(), "u", payload), payload)
+	a.mustAccept(a.header(g, "u", payload), payload)
 	if err := r.wait(); !errors.Is(err, checkpoint.ErrFenced) {
 		t.Fatalf("ended with %v", err)
 	}
 	if got := a.next(func(m *coordinatorv1.SessionResponse) bool { return m.GetShutdown() != nil || m.GetCommitted() != nil }); got.GetShutdown() == nil {
 		t.Fatalf("told %v", got)
+	}
+}
+
+// A fenced coordinator's number would take the place of its successor's later one.
+func TestFencedCoordinatorKeepsNoRoundNumber(t *testing.T) {
+	dir := t.TempDir()
+	r, a := seeded(t, testConfig(dir, defaults(t, algorithm.DiLoCo), "a"))
+	for name, text := range map[string]string{"TERM": "99\n", "ROUND": "7\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	if err := r.wait(); !errors.Is(err, checkpoint.ErrFenced) {
+		t.Fatalf("ended with %v", err)
+	}
+	for len(a.s.Outbox()) > 0 {
+		if m := <-a.s.Outbox(); m.GetGrant() != nil {
+			t.Errorf("granted %v", m)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "ROUND")); err != nil || string(b) != "7\n" {
+		t.Errorf("ROUND is %q (%v)", b, err)
+	}
+}
+
+// It would call an update stale that its successor has merged.
+func TestFencedCoordinatorTakesNoSession(t *testing.T) {
+	dir := t.TempDir()
+	r, _ := seeded(t, testConfig(dir, defaults(t, algorithm.DiLoCo), "a"))
+	if err := os.WriteFile(filepath.Join(dir, "TERM"), []byte("99\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.engine.OpenSession(r.ctx(), &coordinatorv1.Hello{Federation: "fed", Site: "a", Node: "n2"})
+	if !errors.Is(err, ErrStopped) {
+		t.Errorf("a session was answered with %v", err)
+	}
+	if err := r.wait(); !errors.Is(err, checkpoint.ErrFenced) {
+		t.Fatalf("ended with %v", err)
 	}
 }
 
@@ -129,7 +169,7 @@ func TestSnapshotThatFailedIsTriedAgainAtTheNextCommit(t *testing.T) {
 	r, a := seeded(t, cfg)
 	snapshots := filepath.Join(cfg.DataDir, "snapshots")
 	work := func(*agent, *coordinatorv1.Grant) ([]byte, float64) {
-		return ones(t, smallModel(t), cfg.Algorithm, 0.5), 1
+		return ones(t, smallModel(t), cfg.Algorithm.Parameters, 0.5), 1
 	}
 	// The place of the first snapshot is taken.
 	blocked := filepath.Join(snapshots, "000000000001")

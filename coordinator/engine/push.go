@@ -14,6 +14,7 @@ import (
 	"girassol.dev/coordinator/admission"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
+	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
 )
 
@@ -31,6 +32,8 @@ type Upload struct {
 	offset int64
 	// payload is set once the update was accepted; the engine's goroutine owns it.
 	payload *codec.Payload
+	// encoding is the round's; unset for first weights.
+	encoding algorithm.Encoding
 	// quota counts its bytes, of at most most for a member; nil for first weights.
 	quota *admission.Site
 	most  int64
@@ -169,6 +172,9 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 // in its place.
 func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Upload {
 	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
+	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
+		u.encoding = e.params().Uplink
+	}
 	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
 		u.spool, u.check = old.spool, old.check
 	} else {
@@ -179,11 +185,11 @@ func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Up
 		}
 		u.spool = spool.New(e.spoolDir(), int64(h.GetPayloadBytes()), e.memory)
 		if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED && len(h.GetTensors()) == 0 {
-			u.check = newCheck(u.spool, e.model.domain, e.cfg.Algorithm.Uplink)
+			u.check = newCheck(u.spool, e.model.domain, u.encoding)
 		}
 	}
 	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
-		u.quota, u.most = e.admitting.sites[s.Site], codec.MaxSize(e.model.domain, e.cfg.Algorithm.Uplink)
+		u.quota, u.most = e.admitting.sites[s.Site], codec.MaxSize(e.model.domain, u.encoding)
 	}
 	u.writer, u.offset = u.spool.Attempt()
 	e.uploads[s.Member] = u
@@ -252,7 +258,7 @@ func (e *Engine) checked(ctx context.Context, u *Upload) (*codec.Payload, error)
 	if err := e.do(ctx, func() { domain = e.model.domain }); err != nil {
 		return nil, err
 	}
-	return codec.Parse(domain, e.cfg.Algorithm.Uplink, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
+	return codec.Parse(domain, u.encoding, u.spool, u.spool.Size(), sections(u.header.GetTensors()))
 }
 
 // RefusePush ends an update of which some bytes cannot be used, before the rest came:
@@ -276,6 +282,9 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 	}
 	if e.sessions.Member(u.name) != u.member {
 		return refused(v1alpha1.ReasonFencedEpoch, "the session of %s was fenced or lost during the upload; push again in the new one", u.name)
+	}
+	if current != nil && current != u && sameUpload(current.header, u.header) {
+		return refused(v1alpha1.ReasonSuperseded, "a newer attempt of %s to push the same update has taken over", u.name)
 	}
 	if reason, ok := e.machine.Expecting(now, u.name, u.header.GetRound()); !ok || current != u {
 		return stale(v1alpha1.Reason(firstNonEmpty(string(reason), string(v1alpha1.ReasonStaleRound))), "round %d ended while the update arrived", u.header.GetRound())

@@ -59,7 +59,7 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 	// have merged it.
 	if err := e.store.Owned(); errors.Is(err, checkpoint.ErrFenced) {
 		e.fail(v1alpha1.ReasonFenced, err)
-		return nil, &RefusedError{v1alpha1.ReasonFenced, err.Error()}
+		return nil, ErrStopped
 	}
 	trimHello(hello)
 	s, older := e.sessions.Open(now, hello)
@@ -76,7 +76,7 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 	welcome := &coordinatorv1.Welcome{
 		Epoch: s.Epoch, SessionToken: s.Token,
 		HeartbeatIntervalMs: e.cfg.Heartbeat.Milliseconds(), LossAfterMs: e.cfg.LossAfter.Milliseconds(),
-		ServerUnixMs: now.UnixMilli(), Algorithm: e.cfg.Algorithm.ToProto(),
+		ServerUnixMs: now.UnixMilli(), Algorithm: e.params().ToProto(),
 	}
 	if m := e.model; m != nil {
 		welcome.ModelVersion, welcome.ModelDigest = new(m.version), m.digestCopy()
