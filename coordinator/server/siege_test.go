@@ -258,4 +258,3 @@ func message(compressed byte, claimed uint32, body []byte) []byte {
 	b := append([]byte{compressed}, binary.BigEndian.AppendUint32(nil, claimed)...)
 	return append(b, body...)
 }
-
