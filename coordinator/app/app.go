@@ -254,7 +254,7 @@ func newClock(o Options, old books) (signals.Clock, error) {
 
 func (d *declaration) engineConfig(o Options) (engine.Config, error) {
 	spec := d.federation.Spec
-	params, err := algorithm.FromSpec(spec.Algorithm)
+	plan, err := algorithm.FromSpec(spec.Algorithm)
 	if err != nil {
 		return engine.Config{}, err
 	}
@@ -263,7 +263,7 @@ func (d *declaration) engineConfig(o Options) (engine.Config, error) {
 		return engine.Config{}, fmt.Errorf("spec.admission.%w", err)
 	}
 	return engine.Config{
-		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: params, TrainerConfig: spec.Trainer,
+		Federation: d.federation.Name, Round: d.roundConfig(), Algorithm: plan, TrainerConfig: spec.Trainer,
 		DataDir: o.DataDir, SnapshotEvery: o.SnapshotEvery, ArchiveUpdates: o.KeepUpdates, MaxModelBytes: maxModelBytes,
 		Heartbeat: o.Heartbeat, LossAfter: 3 * o.Heartbeat, InitialModel: spec.Model.Path,
 		Suspended: spec.State == v1alpha1.StateSuspended, Data: d.dataConfig(), Gate: d.gateConfig(), Admission: bounds,

@@ -149,7 +149,7 @@ func (e *Engine) bytesQuota(s *session.Session, h *coordinatorv1.PushHeader) *co
 	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
 		n -= old.offset // at least so much of it is here
 	}
-	quota, ok := e.admitting.sites[s.Site].Room(h.GetRound(), n, codec.MaxSize(e.model.domain, e.cfg.Algorithm.Uplink))
+	quota, ok := e.admitting.sites[s.Site].Room(h.GetRound(), n, codec.MaxSize(e.model.domain, e.params().Uplink))
 	if ok {
 		return nil
 	}

@@ -14,7 +14,8 @@ import (
 func (e *Engine) nextManifest(a round.Commit, uploads []*Upload) checkpoint.Manifest {
 	man := checkpoint.Manifest{
 		Version: e.model.version + 1, Round: a.Round, Kind: checkpoint.KindCommit,
-		LayoutDigest: hex.EncodeToString(e.model.layout[:]), Algorithm: e.cfg.Algorithm, Term: e.store.Term(),
+		LayoutDigest: hex.EncodeToString(e.model.layout[:]), Term: e.store.Term(),
+		Algorithm:        e.params().ForCommit(len(uploads), e.agreement),
 		CommittedSamples: e.samples, RoundsVoid: e.machine.Status().Voids, RoundsCommitted: e.machine.Status().Committed + 1,
 		SiteStats: maps.Clone(e.stats),
 	}

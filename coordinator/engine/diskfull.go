@@ -72,8 +72,8 @@ func (e *Engine) roomAgain(now time.Time) {
 
 // mergeNeeds is the most that a commit of these updates writes.
 func (e *Engine) mergeNeeds(members []string) int64 {
-	need := codec.MaxSize(e.model.domain, e.cfg.Algorithm.Downlink)
-	if e.archives() {
+	need := codec.MaxSize(e.model.domain, e.params().Downlink)
+	if e.archives(e.params()) {
 		for _, name := range members {
 			if u := e.uploads[name]; u != nil {
 				need += u.Size()

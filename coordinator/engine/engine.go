@@ -26,7 +26,6 @@ import (
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/corpus"
 	"girassol.dev/coordinator/gate"
-	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/coordinator/session"
 	"girassol.dev/coordinator/spool"
@@ -39,7 +38,7 @@ import (
 type Config struct {
 	Federation string
 	Round      round.Config
-	Algorithm  algorithm.Parameters
+	Algorithm  algorithm.Plan
 	// TrainerConfig goes to every trainer with its task.
 	TrainerConfig map[string]string
 	// DataDir holds the commit log and what else must survive.
@@ -141,7 +140,6 @@ type model struct {
 	state    *tensor.State
 	residual []float32
 	domain   *codec.Domain
-	merge    merge.Config
 	version  uint64
 	digest   [32]byte
 	layout   [32]byte

@@ -139,7 +139,7 @@ func TestAlgorithmMayChangeBetweenRunsButNotItsTransform(t *testing.T) {
 	if err := e.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e.cfg.Algorithm = defaults(t, algorithm.DecoupledMomentum)
+	e.cfg.Algorithm.Parameters = defaults(t, algorithm.DecoupledMomentum)
 	store := openStore(t, dir)
 	_, err := New(e.cfg, store, Hooks{}, e.log)
 	if err == nil || !strings.Contains(err.Error(), "spec.algorithm") || !strings.Contains(err.Error(), "federation fed") {

@@ -34,7 +34,7 @@ func (e *Engine) checkHeader(h *coordinatorv1.PushHeader) *coordinatorv1.PushRes
 	case len(h.GetTensors()) == 0 && string(h.GetLayoutDigest()) != string(m.layout[:]):
 		return refused(v1alpha1.ReasonShapeMismatch, "the update follows another model layout (digest %.64x, want %x); send the tensor table to learn the difference", h.GetLayoutDigest(), m.layout)
 	}
-	if limit := codec.MaxSize(m.domain, e.cfg.Algorithm.Uplink); h.GetPayloadBytes() > uint64(limit) || h.GetPayloadBytes() == 0 {
+	if limit := codec.MaxSize(m.domain, e.params().Uplink); h.GetPayloadBytes() > uint64(limit) || h.GetPayloadBytes() == 0 {
 		return refused(v1alpha1.ReasonTooLarge, "payload of %d bytes; a valid one has 1 to %d", h.GetPayloadBytes(), limit)
 	}
 	return cmp.Or(checkMeasures(h), checkMetrics(h.GetMetrics()), checkMetrics(h.GetEvaluation().GetMetrics()))

@@ -12,6 +12,7 @@ import (
 	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/coordinator/merge"
 	"girassol.dev/coordinator/round"
+	"girassol.dev/internal/algorithm"
 )
 
 // commitAgreed merges a round's updates beside the engine's goroutine. Until its
@@ -51,14 +52,17 @@ func (e *Engine) merge(man checkpoint.Manifest, uploads []*Upload) (checkpoint.M
 		return man, fmt.Errorf("%w: %w", errUntouched, err)
 	}
 	defer tx.Abort() // nothing once it is finished
-	merged, err := merge.Merge(m.state, m.residual, m.merge, updates, tx.Delta())
+	merged, err := merge.Merge(m.state, m.residual, m.mergeConfig(man), updates, tx.Delta())
 	if err != nil {
 		if !errors.Is(err, merge.ErrPartial) {
 			err = fmt.Errorf("%w: %w", errUntouched, err)
 		}
 		return man, err
 	}
-	if e.archives() {
+	if len(merged.Clipped) > 0 {
+		e.log.Warn("updates of too large a norm were scaled down", "version", man.Version, "members", merged.Clipped)
+	}
+	if e.archives(man.Algorithm) {
 		for _, u := range uploads {
 			if err := tx.AddUpdate(u.name, io.NewSectionReader(u.spool, 0, u.spool.Size())); err != nil {
 				return man, err
@@ -87,10 +91,10 @@ var errUnknownDurability = errors.New("it is in the commit log, but not known to
 // errUntouched says that a merge failed before it changed anything.
 var errUntouched = errors.New("nothing was merged")
 
-// archives says whether commits keep the updates: recovery of the downlink
+// archives says whether a commit keeps the updates: recovery of the downlink
 // residual merges them again.
-func (e *Engine) archives() bool {
-	return e.cfg.ArchiveUpdates || !e.cfg.Algorithm.Downlink.Lossless()
+func (e *Engine) archives(p algorithm.Parameters) bool {
+	return e.cfg.ArchiveUpdates || !p.Downlink.Lossless()
 }
 
 // committed takes over what a merge has made durable.

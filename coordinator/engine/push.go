@@ -175,6 +175,9 @@ func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Up
 	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
 		u.encoding = e.params().Uplink
 	}
+	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
+		u.encoding = e.params().Uplink
+	}
 	if old := e.uploads[s.Member]; old != nil && sameUpload(old.header, h) {
 		u.spool, u.check = old.spool, old.check
 	} else {

@@ -104,13 +104,14 @@ func (e *Engine) load() (*loaded, error) {
 
 // build makes the model of what the commit log holds; it takes rec over.
 func (e *Engine) build(rec checkpoint.Recovered) (_ *loaded, err error) {
-	was, is := rec.Latest().Algorithm, e.cfg.Algorithm
+	was := rec.Latest().Algorithm
+	is := e.cfg.Algorithm.ForVersion(rec.Latest().Version)
 	if was.Downlink.Transform != is.Downlink.Transform {
 		rec.Close()
 		return nil, fmt.Errorf("spec.algorithm: the run was made with %s (transform %s) and cannot go on with %s (transform %s); keep the strategy or start with an empty data folder",
 			was.Strategy, was.Downlink.Transform, is.Strategy, is.Downlink.Transform)
 	}
-	if was != is {
+	if !was.Same(is) {
 		e.log.Warn("the algorithm is another one than before; from the next round on it holds", "was", was, "is", is)
 	}
 	m := e.newModel(rec.State, rec.Residual, e.needsResidual(rec.Commits))
@@ -152,7 +153,7 @@ func (e *Engine) install(l *loaded) {
 // delta leaves for later. A lossless downlink leaves nothing, and a vector as
 // large as the model would be kept for zeros.
 func (e *Engine) needsResidual(replayed []checkpoint.Manifest) bool {
-	return !e.cfg.Algorithm.Downlink.Lossless() ||
+	return e.cfg.Algorithm.Keeps() ||
 		slices.ContainsFunc(replayed, func(m checkpoint.Manifest) bool { return !m.Algorithm.Downlink.Lossless() })
 }
 
@@ -163,7 +164,6 @@ func (e *Engine) newModel(st *tensor.State, residual []float32, needed bool) *mo
 	}
 	return &model{
 		state: st, residual: residual, domain: domain, layout: st.Layout.Digest(), digest: st.Digest(),
-		merge: merge.Config{Params: e.cfg.Algorithm, Uplink: domain, Downlink: domain},
 	}
 }
 
@@ -204,9 +204,7 @@ func (e *Engine) replay(m *model, man checkpoint.Manifest) error {
 	if err != nil {
 		return err
 	}
-	cfg := m.merge
-	cfg.Params = man.Algorithm
-	_, err = merge.Merge(m.state, m.residual, cfg, updates, io.Discard)
+	_, err = merge.Merge(m.state, m.residual, m.mergeConfig(man), updates, io.Discard)
 	return err
 }
 

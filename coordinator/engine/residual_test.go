@@ -35,7 +35,7 @@ func bare(t *testing.T, dir string, p algorithm.Parameters) *Engine {
 		t.Fatal(err)
 	}
 	e, err := New(Config{
-		Federation: "fed", Algorithm: p, DataDir: dir, SnapshotEvery: 100, InitialModel: model,
+		Federation: "fed", Algorithm: algorithm.Plan{Parameters: p}, DataDir: dir, SnapshotEvery: 100, InitialModel: model,
 		Round: round.Config{Sites: []string{"a"}, MinSites: 1},
 	}, store, Hooks{}, log)
 	if err != nil {

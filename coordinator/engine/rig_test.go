@@ -73,7 +73,7 @@ func (r *recorder) types() []string {
 
 func testConfig(dir string, p algorithm.Parameters, sites ...string) Config {
 	return Config{
-		Federation: "fed", Algorithm: p, DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 64 << 20,
+		Federation: "fed", Algorithm: algorithm.Plan{Parameters: p}, DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 64 << 20,
 		Heartbeat: time.Second, LossAfter: time.Hour,
 		Round: round.Config{Sites: sites, MinSites: 1, Train: time.Hour, Collect: time.Hour, Join: time.Hour, Settle: time.Millisecond, Grace: time.Hour},
 	}

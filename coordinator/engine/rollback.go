@@ -207,7 +207,7 @@ func (e *Engine) rollbackManifest(now time.Time, rb *rollback) checkpoint.Manife
 	st := e.machine.Status()
 	man := checkpoint.Manifest{
 		Version: e.model.version + 1, Round: max(st.Round, e.manifest.Round), Kind: checkpoint.KindRollback,
-		LayoutDigest: hex.EncodeToString(e.model.layout[:]), Algorithm: e.cfg.Algorithm, Term: e.store.Term(), UnixMilli: now.UnixMilli(),
+		LayoutDigest: hex.EncodeToString(e.model.layout[:]), Algorithm: e.params(), Term: e.store.Term(), UnixMilli: now.UnixMilli(),
 		CommittedSamples: e.samples, RoundsVoid: st.Voids, RoundsCommitted: st.Committed, SiteStats: maps.Clone(e.stats),
 		Gate: e.gateState(), Ledger: e.manifest.Ledger,
 		Rollback: &checkpoint.Rollback{Version: e.model.version + 1, To: rb.to, From: e.model.version, Reason: string(rb.reason), Message: rb.message, UnixMilli: now.UnixMilli()},

@@ -163,7 +163,7 @@ func (e *Engine) keepSeed(st *tensor.State) (*model, checkpoint.Manifest, error)
 	m := e.newModel(st, nil, e.needsResidual(nil))
 	man := checkpoint.Manifest{
 		Version: 0, Kind: checkpoint.KindSeed, Digest: hex.EncodeToString(m.digest[:]), LayoutDigest: hex.EncodeToString(m.layout[:]),
-		Algorithm: e.cfg.Algorithm, Term: e.store.Term(), UnixMilli: time.Now().UnixMilli(),
+		Algorithm: e.cfg.Algorithm.ForVersion(0), Term: e.store.Term(), UnixMilli: time.Now().UnixMilli(),
 	}
 	if err := e.store.WriteSnapshot(0, man, st, m.residual); err != nil {
 		m.close()

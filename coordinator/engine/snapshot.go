@@ -191,7 +191,7 @@ func (e *Engine) openCommit(c *opened, version uint64, d *codec.Domain, residual
 	if err != nil {
 		return err
 	}
-	c.mean, err = merge.NewMean(d, updates)
+	c.mean, err = merge.NewRobustMean(d, updates, man.Algorithm.Robust)
 	return err
 }
 

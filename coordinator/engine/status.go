@@ -26,7 +26,7 @@ func (e *Engine) status(now time.Time) *coordinatorv1.FederationStatus {
 	ms := e.machine.Status()
 	st := &coordinatorv1.FederationStatus{
 		Federation: e.cfg.Federation, Phase: string(ms.Phase), Reason: string(ms.Reason), Message: ms.Message,
-		NowUnixMs: now.UnixMilli(), Algorithm: e.cfg.Algorithm.ToProto(),
+		NowUnixMs: now.UnixMilli(), Algorithm: e.inForce().ToProto(),
 		RoundsTotal: e.cfg.Round.Total, RoundsCommitted: ms.Committed, RoundsVoid: ms.Voids,
 		CommittedSamples: e.samples, Agreement: e.agreement, Evaluation: evaluationProto(e.evaluated),
 		Round: &coordinatorv1.RoundStatus{

@@ -49,6 +49,8 @@ type Result struct {
 	Members []string
 	// Weight is the sum of all weights.
 	Weight float64
+	// Clipped members, whose updates were scaled down.
+	Clipped []string
 	// Digest of the state as it is now.
 	Digest [32]byte
 	// Measured agreements in member order, for algorithm.NextAgreement.
@@ -81,7 +83,7 @@ func (e *UpdateError) Error() string {
 // Merge merges the updates, writes the delta to w and steps state and downlink
 // residual R in place:
 //
-//	Q = sum_i float32(w_i/sum w)*sent_i          in member order
+//	Q = sum_i float32(w_i/sum w)*sent_i          in member order; see NewRobustMean
 //	R = R + Q;  D = decode(encode(R));  R = R - D
 //	g = Inverse(D);  m = mu*m + g;  theta = theta - eta*(g + mu*m)
 //
@@ -97,7 +99,7 @@ func Merge(s *tensor.State, residual []float32, cfg Config, updates []Update, w 
 	if err := check(s, residual, cfg); err != nil {
 		return Result{}, err
 	}
-	m, err := NewMean(cfg.Uplink, updates)
+	m, err := NewRobustMean(cfg.Uplink, updates, cfg.Params.Robust)
 	if err != nil {
 		return Result{}, err
 	}
@@ -135,6 +137,8 @@ type Mean struct {
 	updates []Update
 	shares  []float64
 	weight  float64
+	// bounds is nil in a plain mean.
+	bounds *bounds
 }
 
 // NewMean checks the updates and weighs them. Its errors are Merge's.
@@ -171,6 +175,9 @@ func NewMean(d *codec.Domain, updates []Update) (*Mean, error) {
 
 // Block writes the mean's part Q of one block to q.
 func (m *Mean) Block(b codec.Block, q []float32) error {
+	if m.bounds != nil {
+		return m.boundedBlock(b, q)
+	}
 	clear(q)
 	for i, u := range m.updates {
 		if err := u.Payload.AddRange(q, b.Lo, b.Hi, float32(m.shares[i])); err != nil {
@@ -192,7 +199,7 @@ func (m *Mean) heaviest() int {
 }
 
 func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Writer) (Result, error) {
-	res := Result{Weight: m.weight}
+	res := Result{Weight: m.weight, Clipped: m.clippedMembers()}
 	for _, u := range m.updates {
 		res.Members = append(res.Members, u.Member)
 		if u.Agreement != nil {

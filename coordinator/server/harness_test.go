@@ -51,7 +51,7 @@ func start(t *testing.T, dir string, opts ...option) *coordinator {
 func startLinked(t *testing.T, dir string, link wire.Options, opts ...option) *coordinator {
 	t.Helper()
 	cfg := engine.Config{
-		Federation: "fed", Algorithm: params(t, algorithm.DiLoCo), DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 1 << 20,
+		Federation: "fed", Algorithm: algorithm.Plan{Parameters: params(t, algorithm.DiLoCo)}, DataDir: dir, SnapshotEvery: 3, MaxModelBytes: 1 << 20,
 		Heartbeat: 200 * time.Millisecond, LossAfter: 60 * time.Second,
 		Round: round.Config{Sites: []string{"a", "b", "c"}, MinSites: 1, Train: 20 * time.Second, Collect: 10 * time.Second,
 			Join: 20 * time.Second, Settle: 100 * time.Millisecond, Grace: 10 * time.Second},

@@ -38,7 +38,7 @@ func TestRestartGoesOnWhereTheRunStopped(t *testing.T) {
 	for _, strategy := range []string{algorithm.DiLoCo, algorithm.FedAvg} {
 		t.Run(strategy, func(t *testing.T) {
 			dir := t.TempDir()
-			with := func(cfg *engine.Config) { cfg.Algorithm = params(t, strategy) }
+			with := func(cfg *engine.Config) { cfg.Algorithm.Parameters = params(t, strategy) }
 			rounds := func(c *coordinator, a *member, n int) {
 				for range n {
 					a.ready()

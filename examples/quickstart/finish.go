@@ -77,10 +77,14 @@ func (r *runner) identity(recovered checkpoint.Recovered) (report.Summary, error
 	if err != nil {
 		return report.Summary{}, err
 	}
+	adaptive := p.Adaptive
+	if !recovered.Empty() {
+		p = recovered.Latest().Algorithm // what an adaptive step came to
+	}
 	s := report.Summary{
 		Federation: plan.Federation, Seed: r.run.Options.Seed, Speed: r.run.Options.Speed,
 		Start: r.run.Start, End: plan.End(r.run.Start), Ended: r.lastStop(),
-		Algorithm: report.Algorithm{Strategy: p.Strategy, OuterLearningRate: p.OuterLearningRate, OuterMomentum: p.OuterMomentum,
+		Algorithm: report.Algorithm{Strategy: p.Strategy, OuterLearningRate: p.OuterLearningRate, OuterMomentum: p.OuterMomentum, Adaptive: adaptive,
 			Uplink: encodingText(p.Uplink), Downlink: encodingText(p.Downlink)},
 		Corpus: report.Corpus{Source: r.run.Source, HeldOutFiles: r.run.HeldOut.Files, HeldOutBytes: r.run.HeldOut.Bytes},
 	}

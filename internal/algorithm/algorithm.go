@@ -2,10 +2,11 @@
 // the strategies and their parameters, and the site's residual policy. All of
 // it is pure.
 //
+// A strategy is a value of type strategy in a file of its own; nothing outside
+// asks which one it is, except by what Parameters say.
+//
 // It must not know how updates travel or when rounds end.
 package algorithm
-
-import "fmt"
 
 // Transform turns a tensor's elements into the domain that is sent.
 type Transform string
@@ -68,37 +69,51 @@ func (e Encoding) Group() int {
 // magnitude bound.
 func (e Encoding) Lossless() bool { return e.KeepOneIn == 1 && e.Values == FP32 }
 
-// Parameters of a strategy.
+// Parameters of one commit.
 type Parameters struct {
 	Strategy string `json:"strategy"`
 	// OuterLearningRate (eta) and OuterMomentum (mu) of the outer step.
-	OuterLearningRate float64  `json:"outerLearningRate"`
-	OuterMomentum     float64  `json:"outerMomentum"`
-	Uplink            Encoding `json:"uplink"`
-	Downlink          Encoding `json:"downlink"`
+	OuterLearningRate float64 `json:"outerLearningRate"`
+	OuterMomentum     float64 `json:"outerMomentum"`
+	// Adaptive says that both are the strategy's to fit to each commit, see ForCommit.
+	Adaptive bool     `json:"adaptive,omitempty"`
+	Uplink   Encoding `json:"uplink"`
+	Downlink Encoding `json:"downlink"`
+	// Robust bounds single members; only the coordinator merges, so that it does not
+	// travel.
+	Robust Robust `json:"robust,omitzero"`
 }
 
-// The strategies by name.
-const (
-	DecoupledMomentum = "decoupled-momentum"
-	DiLoCo            = "diloco"
-	FedAvg            = "fedavg"
-)
+// Robust is how a merge of dense updates bounds what single members can do; zero
+// is the plain weighted mean.
+type Robust struct {
+	// TrimFraction of the members is cut off at each end of every coordinate: 0 to
+	// below 0.5.
+	TrimFraction float64 `json:"trimFraction,omitempty"`
+	// ClipFactor: a larger norm than so many times the round's median is scaled down
+	// to that; 0 clips nothing.
+	ClipFactor float64 `json:"clipFactor,omitempty"`
+}
 
-// Defaults returns a strategy's parameters as the study measured them best.
-func Defaults(strategy string) (Parameters, error) {
-	dense := Encoding{Transform: Identity, KeepOneIn: 1, Values: FP32}
-	switch strategy {
-	case DecoupledMomentum:
-		return Parameters{
-			Strategy: strategy, OuterLearningRate: 1, OuterMomentum: 0.6,
-			Uplink:   Encoding{Transform: DCT64, KeepOneIn: 16, Values: TwoBit},
-			Downlink: Encoding{Transform: DCT64, KeepOneIn: 8, Values: TwoBit},
-		}, nil
-	case DiLoCo:
-		return Parameters{Strategy: strategy, OuterLearningRate: 0.7, OuterMomentum: 0.9, Uplink: dense, Downlink: dense}, nil
-	case FedAvg:
-		return Parameters{Strategy: strategy, OuterLearningRate: 1, OuterMomentum: 0, Uplink: dense, Downlink: dense}, nil
+// Trimmed is how many of n values are cut off at each end: the fraction of n,
+// rounded down, where 0.29 of 100 are 29 and not what float64 makes of it.
+func (r Robust) Trimmed(n int) int { return int(r.TrimFraction*float64(n) + 1e-9) }
+
+// ForCommit is what holds for a commit of so many members. Where p is Adaptive,
+// the strategy fits the outer step to their number and to the sites' agreement A,
+// nil before there is one. The coordinator calls it once for each commit and
+// writes the result to the commit's manifest, from which every replica steps.
+func (p Parameters) ForCommit(members int, agreement *float64) Parameters {
+	if s := find(p.Strategy); s != nil && s.adapt != nil && p.Adaptive {
+		p.OuterLearningRate, p.OuterMomentum = s.adapt(p.OuterLearningRate, p.OuterMomentum, max(members, 1), agreement)
 	}
-	return Parameters{}, fmt.Errorf("algorithm: unknown strategy %q, want %q, %q or %q", strategy, DecoupledMomentum, DiLoCo, FedAvg)
+	return p
+}
+
+// Same says that both ask for the same, whatever an adaptive step came to be.
+func (p Parameters) Same(other Parameters) bool {
+	if p.Adaptive && other.Adaptive {
+		other.OuterLearningRate, other.OuterMomentum = p.OuterLearningRate, p.OuterMomentum
+	}
+	return p == other
 }

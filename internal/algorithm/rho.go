@@ -7,6 +7,8 @@ import "math"
 const (
 	agreementThreshold = 0.05
 	agreementSlope     = 3
+	// roundsInPlay is how many rounds of local work the residual in play may be.
+	roundsInPlay = 3
 	// agreementRate is the weight of a round in the moving mean of A.
 	agreementRate = 0.2
 )
@@ -14,10 +16,10 @@ const (
 // Rho is how far a site's own residual is in play at its starting point,
 // theta - rho*Inverse(u): between 0 and 1.
 //
-//	rho = 1 if alone, else clamp(3*(A-0.05), 0, 1);  rho = min(rho, |G_last|/|u|)
+//	rho = 1 if alone, else clamp(3*(A-0.05), 0, 1);  rho = min(rho, 3*|G_last|/|u|)
 //
 // A is the sites' agreement, unset before it was measured. The cap keeps the
-// start within one more round of local work: lastNorm is the norm of what the
+// start within three rounds of local work: lastNorm is the norm of what the
 // last round added to the residual, residualNorm the residual's own. Anything
 // unset or not a number gives 0, the plain start from theta.
 func Rho(agreement *float64, alone bool, lastNorm, residualNorm float64) float64 {
@@ -32,7 +34,7 @@ func Rho(agreement *float64, alone bool, lastNorm, residualNorm float64) float64
 	if !(rho > 0) || !(lastNorm > 0) || !(residualNorm > 0) || math.IsInf(residualNorm, 1) {
 		return 0
 	}
-	return min(rho, 1, lastNorm/residualNorm)
+	return min(rho, 1, roundsInPlay*lastNorm/residualNorm)
 }
 
 // NextAgreement moves A by what the sites of one round measured:

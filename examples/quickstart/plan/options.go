@@ -51,7 +51,7 @@ const (
 
 // Check refuses values that cannot work, naming the flag.
 func (o Options) Check() error {
-	algorithms := []string{algorithm.DecoupledMomentum, algorithm.DiLoCo, algorithm.FedAvg}
+	algorithms := algorithm.Strategies()
 	switch {
 	case !slices.Contains(algorithms, o.Algorithm):
 		return fmt.Errorf("--algorithm: %q is none of %s", o.Algorithm, strings.Join(algorithms, ", "))

@@ -284,34 +284,25 @@ func WriteConfig(f Folder, run Run, rounds int64) error {
 	return os.WriteFile(f.Config(), docs, 0o644)
 }
 
-// Momentum of the outer step with decoupled momentum, instead of the strategy's
-// own, which was tuned for four and more sites at work at the same time. Here
-// mostly one or two are and a well-tuned inner rate overshoots: 60 rounds of 40
-// steps in three sites' windows end at a held-out loss of 2.21 with 0.6 and 2.09
-// with 0 (mean of three seeds, 0.11 to 0.13 apart in each).
-const Momentum = "0"
-
-// algorithm is the part of a Federation that names the way to merge.
+// algorithm is the part of a Federation that names the way to merge; the rest is
+// the strategy's defaults.
 func (o Options) algorithm() (v1alpha1.AlgorithmSpec, error) {
-	switch o.Algorithm {
-	case algorithm.DecoupledMomentum:
-		mu := resource.MustParse(Momentum)
-		return v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DecoupledMomentum, OuterMomentum: &mu}, nil
-	case algorithm.DiLoCo:
-		return v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo}, nil
-	case algorithm.FedAvg:
-		return v1alpha1.AlgorithmSpec{Strategy: v1alpha1.FedAvg}, nil
+	strategy := algorithm.SpecName(o.Algorithm)
+	if strategy == "" {
+		return v1alpha1.AlgorithmSpec{}, fmt.Errorf("--algorithm: %q has no strategy", o.Algorithm)
 	}
-	return v1alpha1.AlgorithmSpec{}, fmt.Errorf("--algorithm: %q has no strategy", o.Algorithm)
+	return v1alpha1.AlgorithmSpec{Strategy: strategy}, nil
 }
 
-// Parameters that the run's rounds are merged with.
+// Parameters that the run's rounds are merged with; an adaptive outer step is
+// fitted to each commit.
 func (o Options) Parameters() (algorithm.Parameters, error) {
 	spec, err := o.algorithm()
 	if err != nil {
 		return algorithm.Parameters{}, err
 	}
-	return algorithm.FromSpec(spec)
+	p, err := algorithm.FromSpec(spec)
+	return p.Parameters, err
 }
 
 func documents(f Folder, run Run, rounds int64) ([]byte, error) {

@@ -42,7 +42,7 @@ func fixture(compare bool) (Summary, []timeline.Entry) {
 	at := func(h float64) time.Time { return start.Add(time.Duration(h * float64(time.Hour))) }
 	s := Summary{
 		Federation: "demo", Seed: 1, Speed: 540, Start: start, End: start.Add(18 * time.Hour), Ended: "The trace's 18 hours were over.",
-		Algorithm:  Algorithm{"decoupled-momentum", 1, 0.6, "1 in 16 DCT coefficients, 2 bit", "1 in 8 DCT coefficients, 2 bit"},
+		Algorithm:  Algorithm{"decoupled-momentum", 1, 0.45, true, "1 in 16 DCT coefficients, 2 bit", "1 in 8 DCT coefficients, 2 bit"},
 		Parameters: 421888,
 		Corpus:     Corpus{Source: "Go source tree", HeldOutFiles: 24, HeldOutBytes: 262144},
 		HeldOut:    HeldOut{Untrained: ptr(5.561), Final: ptr(2.214), Tokens: 65536},

@@ -50,8 +50,10 @@ type Algorithm struct {
 	Strategy          string  `json:"strategy"`
 	OuterLearningRate float64 `json:"outerLearningRate"`
 	OuterMomentum     float64 `json:"outerMomentum"`
-	Uplink            string  `json:"uplink"`
-	Downlink          string  `json:"downlink"`
+	// Adaptive: rate and momentum are those of the newest commit.
+	Adaptive bool   `json:"adaptive,omitempty"`
+	Uplink   string `json:"uplink"`
+	Downlink string `json:"downlink"`
 }
 
 // Corpus is the text that was trained on.
