@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -34,8 +33,6 @@ const (
 	patience = 60 * time.Second
 	// flushTimeout bounds the last messages of a session that has ended.
 	flushTimeout = 2 * time.Second
-	// maxSessionMessage is the most bytes of a member's message in its session.
-	maxSessionMessage = 64 << 10
 )
 
 // Fleet serves agents.
@@ -201,8 +198,8 @@ func sessionEnd(err error) error {
 
 // checkSize keeps what the engine remembers of a member small.
 func checkSize(m *coordinatorv1.SessionRequest) error {
-	if n := proto.Size(m); n > maxSessionMessage {
-		return status.Errorf(codes.InvalidArgument, "%s: a session's message of %d bytes, at most %d", v1alpha1.ReasonTooLarge, n, maxSessionMessage)
+	if why := wire.Oversize(m); why != "" {
+		return status.Errorf(codes.InvalidArgument, "%s: %s", v1alpha1.ReasonTooLarge, why)
 	}
 	return nil
 }

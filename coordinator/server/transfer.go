@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
@@ -29,6 +30,11 @@ func (f *Fleet) Push(stream grpc.BidiStreamingServer[coordinatorv1.PushRequest, 
 	}
 	h := first.GetHeader()
 	wire.Release(first)
+	for _, m := range []proto.Message{first, h} {
+		if why := wire.Oversize(m); why != "" {
+			return status.Errorf(codes.InvalidArgument, "%s: %s", v1alpha1.ReasonTooLarge, why)
+		}
+	}
 	if h == nil {
 		return status.Error(codes.InvalidArgument, "the first message of a push must carry its header")
 	}

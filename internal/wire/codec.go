@@ -111,15 +111,28 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *PushFrames:
 		return m.unmarshal(data)
+	case *coordinatorv1.SessionRequest:
+		if data.Len() > MaxSessionMessage {
+			keepRaw(m, data.Materialize())
+			return nil
+		}
 	case *coordinatorv1.PushRequest:
 		f, ok := parse(data, copyPayload)
 		if !ok {
+			if b := data.Materialize(); excess(b) != "" {
+				keepRaw(m, b)
+				return nil
+			}
 			break
 		}
 		m.Reset()
 		m.Offset, m.Crc32C, m.Payload = f.offset, f.crc, f.payload
 		if f.hasHeader {
 			m.Header = new(coordinatorv1.PushHeader)
+			if headerExcess(f.header) != "" {
+				keepRaw(m.Header, f.header)
+				return nil
+			}
 			return f.unmarshalHeader(m.Header)
 		}
 		return nil

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"hash/crc32"
 
 	"google.golang.org/grpc/mem"
@@ -75,6 +76,10 @@ func (f *PushFrames) unmarshal(data mem.BufferSlice) error {
 	}
 	if got.hasHeader {
 		f.Header = new(coordinatorv1.PushHeader)
+		if headerExcess(got.header) != "" {
+			keepRaw(f.Header, got.header)
+			return nil
+		}
 		return got.unmarshalHeader(f.Header)
 	}
 	return nil
@@ -84,7 +89,11 @@ func (f *PushFrames) unmarshal(data mem.BufferSlice) error {
 func (f *PushFrames) generated(data mem.BufferSlice) error {
 	f.Release()
 	var m coordinatorv1.PushRequest
-	if err := proto.Unmarshal(data.Materialize(), &m); err != nil {
+	b := data.Materialize()
+	if why := excess(b); why != "" {
+		return errors.New("wire: " + why)
+	}
+	if err := proto.Unmarshal(b, &m); err != nil {
 		return err
 	}
 	f.Header, f.Offset, f.CRC32C, f.size = m.Header, m.Offset, m.Crc32C, len(m.Payload)
