@@ -48,6 +48,12 @@ func largestAVX2(x []byte) uint32
 //go:noescape
 func dotAVX2(x []float32, y []float32, sums *[16]float64)
 
+// addSquaresAVX2 adds src to dst and its squares to sixteen interleaved sums; the
+// length is a multiple of 16.
+//
+//go:noescape
+func addSquaresAVX2(dst []float32, src []float32, sums *[16]float64)
+
 // dctAVX2 is DCT64 of eight blocks; both slices have 512 elements each.
 //
 //go:noescape

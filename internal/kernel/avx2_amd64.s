@@ -394,6 +394,51 @@ dotDone:
 	VZEROUPPER
 	RET
 
+// func addSquaresAVX2(dst []float32, src []float32, sums *[16]float64)
+// Requires: AVX, FMA3
+TEXT ·addSquaresAVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    dst_len+8(FP), CX
+	MOVQ    src_base+24(FP), DX
+	MOVQ    sums+48(FP), BX
+	VMOVUPD (BX), Y0
+	VMOVUPD 32(BX), Y1
+	VMOVUPD 64(BX), Y2
+	VMOVUPD 96(BX), Y3
+	CMPQ    CX, $0x00000010
+	JLT     addSquaresDone
+
+addSquares:
+	VMOVUPS      (DX), Y4
+	VADDPS       (AX), Y4, Y5
+	VMOVUPS      Y5, (AX)
+	VCVTPS2PD    X4, Y5
+	VEXTRACTF128 $0x01, Y4, X4
+	VCVTPS2PD    X4, Y4
+	VFMADD231PD  Y5, Y5, Y0
+	VFMADD231PD  Y4, Y4, Y1
+	VMOVUPS      32(DX), Y4
+	VADDPS       32(AX), Y4, Y5
+	VMOVUPS      Y5, 32(AX)
+	VCVTPS2PD    X4, Y5
+	VEXTRACTF128 $0x01, Y4, X4
+	VCVTPS2PD    X4, Y4
+	VFMADD231PD  Y5, Y5, Y2
+	VFMADD231PD  Y4, Y4, Y3
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, DX
+	SUBQ         $0x00000010, CX
+	CMPQ         CX, $0x00000010
+	JGE          addSquares
+
+addSquaresDone:
+	VMOVUPD Y0, (BX)
+	VMOVUPD Y1, 32(BX)
+	VMOVUPD Y2, 64(BX)
+	VMOVUPD Y3, 96(BX)
+	VZEROUPPER
+	RET
+
 // func dctAVX2(dst []float32, src []float32)
 // Requires: AVX, MMX+
 TEXT ·dctAVX2(SB), $2080-48

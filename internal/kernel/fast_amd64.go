@@ -77,6 +77,14 @@ func dotFast(x, y []float32, sums *[16]float64) int {
 	return n
 }
 
+func addSquaresFast(dst, src []float32, sums *[16]float64) int {
+	n := whole(len(src), 16)
+	if n > 0 {
+		addSquaresAVX2(dst[:n], src[:n], sums)
+	}
+	return n
+}
+
 func dctFast(dst, src []float32) int {
 	n := whole(len(dst), 8*Block)
 	for at := 0; at < n; at += 8 * Block {

@@ -104,6 +104,7 @@ func TestAssemblyGivesTheBitsOfThePortableCode(t *testing.T) {
 		a, b = vector(true), vector(true)
 		check("Finite of finite", func(a, _, _ []float32, _ []byte) any { return Finite(a) })
 		check("Dot", func(a, b, _ []float32, _ []byte) any { return math.Float64bits(Dot(a, b)) })
+		check("AddSquares", func(a, b, _ []float32, _ []byte) any { return math.Float64bits(AddSquares(a, b)) })
 		check("SplitSums", func(a, _, _ []float32, _ []byte) any {
 			below, above, n := SplitSums(a, float64(eta))
 			return fmt.Sprint(math.Float64bits(below), math.Float64bits(above), n)

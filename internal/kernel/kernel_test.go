@@ -269,6 +269,15 @@ func TestDotAndSumSquares(t *testing.T) {
 	if got := SumSquares(x); math.Abs(got-squares) > 1e-9*squares {
 		t.Errorf("SumSquares %g, want %g", got, squares)
 	}
+	sum := slices.Clone(y)
+	if got, want := AddSquares(sum, x), SumSquares(x); got != want {
+		t.Errorf("AddSquares %g, SumSquares %g", got, want)
+	}
+	for i := range sum {
+		if sum[i] != y[i]+x[i] {
+			t.Fatalf("element %d is %g, want %g + %g", i, sum[i], y[i], x[i])
+		}
+	}
 	if got := SumSquares([]float32{3e38, 3e38}); math.IsInf(got, 0) {
 		t.Error("SumSquares overflows on finite input")
 	}

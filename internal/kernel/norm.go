@@ -59,11 +59,28 @@ func Dot(x, y []float32) float64 {
 	for i := range x {
 		sums[i&15] += float64(float64(x[i]) * float64(y[i]))
 	}
-	total := 0.0
-	for _, s := range sums {
-		total += s
+	return total(&sums)
+}
+
+// AddSquares adds src to dst and gives the SumSquares of src. The lengths must be
+// equal, and the vectors must not overlap.
+func AddSquares(dst, src []float32) float64 {
+	sameLength("AddSquares", len(dst), len(src))
+	var sums [16]float64
+	n := addSquaresFast(dst, src, &sums)
+	dst, src = dst[n:], src[n:]
+	for i, v := range src {
+		dst[i] += v
+		sums[i&15] += float64(float64(v) * float64(v))
 	}
-	return total
+	return total(&sums)
+}
+
+func total(sums *[16]float64) (t float64) {
+	for _, s := range sums {
+		t += s
+	}
+	return t
 }
 
 // sameLength panics: a length that differs is a defect of the caller, never of

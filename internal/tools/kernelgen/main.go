@@ -22,6 +22,7 @@ func main() {
 	finite()
 	largest()
 	dot()
+	addSquares()
 
 	dct64()
 	idct64()

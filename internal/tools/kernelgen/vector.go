@@ -297,3 +297,38 @@ func dot() {
 	}
 	end()
 }
+
+func addSquares() {
+	TEXT("addSquaresAVX2", NOSPLIT, "func(dst, src []float32, sums *[16]float64)")
+	Pragma("noescape")
+	Doc("addSquaresAVX2 adds src to dst and its squares to sixteen interleaved sums; the",
+		"length is a multiple of 16.")
+	dst, n := slice("dst")
+	src := Load(Param("src").Base(), GP64())
+	sums := Load(Param("sums"), GP64())
+	var s [4]reg.VecVirtual
+	for i := range s {
+		s[i] = YMM()
+		VMOVUPD(mem(sums, 32*i), s[i])
+	}
+	loop("addSquares", n, 16, func() {
+		for i := range 2 {
+			v, d := YMM(), YMM()
+			VMOVUPS(mem(src, 32*i), v)
+			VADDPS(mem(dst, 32*i), v, d)
+			VMOVUPS(d, mem(dst, 32*i))
+			low, high := YMM(), YMM()
+			VCVTPS2PD(v.AsX(), low)
+			VEXTRACTF128(operand.U8(1), v, high.AsX())
+			VCVTPS2PD(high.AsX(), high)
+			VFMADD231PD(low, low, s[2*i])
+			VFMADD231PD(high, high, s[2*i+1])
+		}
+		ADDQ(operand.U32(16*f32), dst)
+		ADDQ(operand.U32(16*f32), src)
+	})
+	for i := range s {
+		VMOVUPD(s[i], mem(sums, 32*i))
+	}
+	end()
+}
