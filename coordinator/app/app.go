@@ -52,6 +52,7 @@ type Options struct {
 	RedisURL      string
 	Link          wire.Options
 	Identity      IdentityOptions
+	Tunnel        TunnelOptions
 	Heartbeat     time.Duration
 	SnapshotEvery uint64
 	KeepUpdates   bool
@@ -81,6 +82,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	// A mesh that is declared encrypts below.
+	o.Link.AllowInsecure = o.Link.AllowInsecure || d.federation.Spec.Link.Mode == v1alpha1.LinkMesh
 	if unused := d.elsewhere(); len(unused) > 0 && !o.ExternalSignals {
 		o.Log.Info("these fields are for Kubernetes and count for nothing here", "fields", unused)
 	}
@@ -112,6 +115,7 @@ type process struct {
 	grpc     *grpc.Server
 	listener net.Listener
 	ids      *identities       // nil without mutual TLS
+	tunnel   *tunnel           // nil without
 	metrics  net.Listener      // nil without
 	debug    *profiling.Server // nil without
 }
@@ -126,6 +130,7 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 			_ = p.listener.Close()
 		}
 		p.ids.close()
+		p.tunnel.close()
 		if p.metrics != nil {
 			_ = p.metrics.Close()
 		}
@@ -195,6 +200,15 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	o.Link.Limits.Refused = refusedConnections(name, p.registry, o.Log)
 	if p.ids, err = newIdentities(name, &o.Link, &p.o, p.registry); err != nil {
 		return nil, err
+	}
+	if p.tunnel, err = newTunnel(d, o); err != nil {
+		return nil, err
+	}
+	if p.tunnel != nil {
+		p.registry.MustRegister(newTunnelCollector(name, p.tunnel.hub.Peers))
+		if p.ids != nil {
+			p.ids.issuer.Peers = p.tunnel
+		}
 	}
 	fleet := &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log}
 	admin := &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log}
@@ -286,7 +300,7 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- p.engine.Run(engineCtx) }()
-	failed := make(chan error, 6)
+	failed := make(chan error, 8)
 	background.Go(func() {
 		if err := p.grpc.Serve(p.listener); err != nil {
 			failed <- fmt.Errorf("gRPC server: %w", err)
@@ -297,6 +311,7 @@ func (p *process) serve(ctx context.Context) error {
 	sideCtx, stopSide := context.WithCancel(serving)
 	defer stopSide()
 	enrol := p.ids.serve(sideCtx, &background, &p.o, failed)
+	p.tunnel.serve(sideCtx, &background, p.grpc, failed)
 	if p.debug != nil {
 		background.Go(func() {
 			if err := p.debug.Run(sideCtx); err != nil {
@@ -324,6 +339,7 @@ func (p *process) serve(ctx context.Context) error {
 	stopEngine()
 	err = errors.Join(err, <-engineDone)
 	p.stopServers(metrics, push, enrol)
+	p.tunnel.close()
 	ended := make(chan struct{})
 	go func() { background.Wait(); close(ended) }()
 	select {

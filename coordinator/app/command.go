@@ -79,6 +79,7 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&o.MetricsListen, "metrics-listen", "", "`address` for Prometheus, for example 127.0.0.1:9465 (default none)")
 	f.StringVar(&o.DebugListen, "debug-listen", "", profiling.Usage)
 	f.StringVar(&o.SignalsListen, "signals-listen", "", "`address` for pushed signals, POST /v1/signals, where spec.energy.webhook has sources (default "+defaultSignalsListen+" then)")
+	o.Tunnel.flags(f)
 	f.StringVar(&o.RedisURL, "redis", "", "Redis `URL` for events, redis://host:port/db; overrides spec.events.redis.url (default none)")
 	f.StringVar(&o.Link.CertFile, "tls-cert", "", "PEM `file` with this coordinator's certificate")
 	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")

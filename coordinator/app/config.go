@@ -234,7 +234,8 @@ func (d *declaration) elsewhere() []string {
 		}
 	}
 	s := d.federation.Spec
-	set("spec.link", s.Link)
+	set("spec.link.caSecret", s.Link.CASecret)
+	set("spec.link.address", s.Link.Address)
 	set("spec.coordinator", s.Coordinator)
 	set("spec.agent", s.Agent)
 	for _, site := range d.sites {

@@ -90,13 +90,13 @@ func TestBadConfigurationNamesTheFieldAndTheWayOut(t *testing.T) {
 }
 
 func TestAFileForKubernetesIsTakenAndWhatCountsForNothingIsNamed(t *testing.T) {
-	text := strings.Replace(goodConfig, "spec:\n  sites:", "spec:\n  link: {mode: Mesh}\n  coordinator: {image: i}\n  agent: {image: i}\n  sites:", 1)
+	text := strings.Replace(goodConfig, "spec:\n  sites:", "spec:\n  link: {caSecret: {name: ca}, address: c.example.com:7465}\n  coordinator: {image: i}\n  agent: {image: i}\n  sites:", 1)
 	text = strings.Replace(text, "spec: {grid:", "spec: {override: {action: Drain, until: 2026-01-01T00:00:00Z}, nodes: {selector: {}}, capacity: {mode: NodeLabel}, cluster: {kubeconfigSecret: {name: k, key: k}}, grid:", 1)
 	d, err := parse([]byte(text), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"spec.link", "spec.coordinator", "spec.agent", "site atlanta: spec.nodes", "site atlanta: spec.capacity", "site atlanta: spec.cluster", "site atlanta: spec.override"}
+	want := []string{"spec.link.caSecret", "spec.link.address", "spec.coordinator", "spec.agent", "site atlanta: spec.nodes", "site atlanta: spec.capacity", "site atlanta: spec.cluster", "site atlanta: spec.override"}
 	if got := d.elsewhere(); !slices.Equal(got, want) {
 		t.Errorf("unused fields %q, want %q", got, want)
 	}

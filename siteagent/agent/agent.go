@@ -30,6 +30,9 @@ type Config struct {
 	Dial func() (*grpc.ClientConn, error)
 	// Traffic is the bytes on the sockets that Dial made. May be nil.
 	Traffic func() (received, sent uint64)
+	// Link tells the mode of the link and, with a tunnel, its handshake and bytes; nil
+	// without. It must not block.
+	Link func() *coordinatorv1.Link
 	// Started is when the process began, and Opened how long reading the replica
 	// from disk has taken, for the status; zero: now and not known.
 	Started time.Time
@@ -68,6 +71,7 @@ type Agent struct {
 	log     *slog.Logger
 	metrics *metrics
 	clock   clockOffset
+	trips   roundTrips
 	// kick wakes the worker, nudge the heartbeat; both have one place.
 	kick, nudge chan struct{}
 

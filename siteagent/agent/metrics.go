@@ -22,6 +22,9 @@ type metrics struct {
 	firstStep       prometheus.Gauge
 	startParts      *prometheus.GaugeVec // by part
 	startBytes      *prometheus.GaugeVec // by kind
+	linkRTT         prometheus.Gauge
+	handshakeAge    prometheus.Gauge
+	tunnelBytes     *prometheus.GaugeVec // by direction
 }
 
 // The outcomes of a round for this member.
@@ -70,6 +73,9 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 		eventErrors:     counter("event_errors_total", "Failed reads of the event stream."),
 		firstStep:       gauge("first_step_seconds", "From the agent's start, or its admission after a drain, to its trainer's first step."),
 		startParts:      parts("start_seconds", "Parts of first_step_seconds; the rest was waiting for a grant.", "part"),
+		linkRTT:         gauge("link_rtt_seconds", "From a heartbeat to its reply, the least of the last minute."),
+		handshakeAge:    gauge("tunnel_handshake_age_seconds", "Age of the newest WireGuard handshake; -1 without one."),
+		tunnelBytes:     parts("tunnel_bytes", "Bytes of the tunnel's UDP packets since its present key.", "direction"),
 		startBytes:      parts("start_pulled_bytes", "Bytes downloaded before the first step: deltas, or the whole state.", "kind"),
 	}
 	for _, o := range []string{outcomeAccepted, outcomeStale, outcomeRefused, outcomeFailed, outcomeEmpty} {
@@ -87,6 +93,6 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 	}
 	reg.MustRegister(m.rounds, m.steps, m.samples, m.trainingSeconds, m.connected,
 		m.state, m.version, m.residualNorm, m.clockOffset, m.sessions, m.fullPulls, m.eventsRead, m.eventsMissed, m.eventErrors,
-		m.firstStep, m.startParts, m.startBytes)
+		m.firstStep, m.startParts, m.startBytes, m.linkRTT, m.handshakeAge, m.tunnelBytes)
 	return m
 }

@@ -34,6 +34,9 @@ type session struct {
 	done     <-chan struct{}
 	interval time.Duration
 	loss     time.Duration
+	// A link test at a time, and its result for the coordinator.
+	testing sync.Mutex
+	results chan *coordinatorv1.LinkTestResult
 }
 
 // newBackOff is for one loop only: it is not safe for concurrent use. It never
@@ -136,6 +139,7 @@ func (a *Agent) oneSession(ctx context.Context) (up time.Duration, err error) {
 
 	s := &session{
 		client: client, token: w.GetSessionToken(), epoch: w.GetEpoch(), done: ctx.Done(),
+		results:  make(chan *coordinatorv1.LinkTestResult, 1),
 		interval: orDefault(w.GetHeartbeatIntervalMs(), 5*time.Second),
 		loss:     orDefault(w.GetLossAfterMs(), 30*time.Second),
 	}
@@ -163,9 +167,15 @@ func (a *Agent) oneSession(ctx context.Context) (up time.Duration, err error) {
 		if r := m.GetHeartbeatReply(); r != nil {
 			silence.Reset(s.loss)
 			if sent, ok := pending.take(r.GetSequence()); ok {
-				a.clock.observe(sent, time.Now(), r.GetServerUnixMs())
+				now := time.Now()
+				a.clock.observe(sent, now, r.GetServerUnixMs())
+				a.trips.observe(now, now.Sub(sent))
 				a.observeOffset()
 			}
+			continue
+		}
+		if t := m.GetLinkTest(); t != nil {
+			a.testLink(ctx, &group, s, t)
 			continue
 		}
 		a.receive(s, m)
@@ -195,6 +205,10 @@ func (a *Agent) heartbeats(ctx context.Context, s *session, stream grpc.BidiStre
 			return nil
 		case <-tick.C:
 		case <-a.nudge:
+		case r := <-s.results:
+			if err := stream.Send(&coordinatorv1.SessionRequest{Message: &coordinatorv1.SessionRequest_LinkTestResult{LinkTestResult: r}}); err != nil {
+				return streamError(nil, err)
+			}
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (a *Agent) hello() *coordinatorv1.Hello {
 
 func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
 	received, sent := a.cfg.Traffic()
-	energy := a.energy()
+	energy, link := a.energy(), a.link(time.Now())
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := &a.status
@@ -69,7 +69,7 @@ func (a *Agent) heartbeat(seq uint64) *coordinatorv1.Heartbeat {
 		Steps: s.steps, Samples: s.samples, Loss: s.loss, StepSeconds: s.stepSeconds,
 		ModelVersion: s.version, TrainingSeconds: s.training, BytesSent: sent, BytesReceived: received, Energy: energy,
 	}
-	h.Trainer, h.WarmStart = s.trainer, s.warmStart
+	h.Trainer, h.WarmStart, h.Link = s.trainer, s.warmStart, link
 	// Without a model the trainer is needed for the first weights.
 	idle := s.state == coordinatorv1.MemberState_MEMBER_STATE_READY || s.state == coordinatorv1.MemberState_MEMBER_STATE_IDLE
 	if why := a.trainerTroubleLocked(); idle && why != "" {

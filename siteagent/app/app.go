@@ -31,6 +31,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	trainerv1 "girassol.dev/api/trainer/v1"
 	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/wire"
@@ -64,6 +65,7 @@ type options struct {
 	redis                               string
 	grace, retryMax                     time.Duration
 	link                                wire.Options
+	tunnel                              tunnelOptions
 	enrol                               enrolOptions
 	logFormat, logLevel                 string
 	metricsListen, debugListen          string
@@ -112,7 +114,7 @@ the same name.`,
 	host, _ := os.Hostname()
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.coordinator, "coordinator", "", "`address` of the coordinator, host:port (required)")
+	f.StringVar(&o.coordinator, "coordinator", "", "`address` of the coordinator, host:port (required but with --wireguard-key)")
 	f.StringVar(&o.federation, "federation", "", "`name` of the federation (required)")
 	f.StringVar(&o.site, "site", "", "`name` of the site, as declared in the federation (required)")
 	f.StringVar(&o.node, "node", host, "`name` of this node within the site")
@@ -127,16 +129,17 @@ the same name.`,
 	f.StringVar(&o.link.CAFile, "tls-ca", "", "PEM `file` with the authority of the coordinator's certificate")
 	f.StringVar(&o.link.ServerName, "server-name", "", "`name` that the coordinator's certificate must carry (default: the host dialled)")
 	o.enrol.flags(f)
-	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off this machine, for networks that encrypt below (WireGuard) (default false)")
+	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off this machine, for networks that encrypt below (default false)")
 	f.Int32Var(&o.link.Window, "window-bytes", 0, wire.WindowUsage)
 	f.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
 	f.StringVar(&o.debugListen, "debug-listen", "", profiling.Usage)
+	o.tunnel.flags(f)
 	nvmlFlag(cmd, &o.nvml)
 	o.power.flags(cmd)
 	o.patience.flags(cmd)
-	for _, name := range []string{"coordinator", "federation", "site", "data"} {
+	for _, name := range []string{"federation", "site", "data"} {
 		_ = cmd.MarkFlagRequired(name)
 	}
 	cmd.AddCommand(exportCommand())
@@ -182,7 +185,16 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := o.link.Check(o.coordinator); err != nil {
+	link, address := o.link, o.coordinator
+	through, err := o.tunnel.open(o.data, log)
+	if err != nil {
+		return err
+	}
+	if through != nil {
+		defer through.Close()
+		link, address = through.link(o.link), through.address()
+	}
+	if err := o.reachable(link, address, files != nil); err != nil {
 		return err
 	}
 	if o.socket == "" {
@@ -244,7 +256,8 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	config := agent.Config{
 		Federation: o.federation, Site: o.site, Node: shortNode(o.node), Version: version(), Hardware: facts,
 		Started: started, Opened: opened,
-		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
+		Dial:    func() (*grpc.ClientConn, error) { return wire.Dial(address, link) },
+		Link:    func() *coordinatorv1.Link { return through.facts(link.Secure()) },
 		Traffic: counter.Total, Trainer: api, Replica: store,
 		CursorPath: filepath.Join(o.data, "events.json"),
 		RetryMax:   o.retryMax, Log: log, Registerer: registry,
@@ -276,6 +289,9 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		})
 	}
 	start(api.Serve)
+	if through != nil {
+		start(through.Run)
+	}
 	if files != nil {
 		start(o.renewal(files, log).Run)
 	}
@@ -309,6 +325,20 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 		err = errors.New("ended at once: work of an unfinished round is lost, what was trained before lies on disk in the residual")
 	}
 	return err
+}
+
+// reachable says what is missing to reach the coordinator at address.
+func (o *options) reachable(link wire.Options, address string, renews bool) error {
+	if err := o.tunnel.check(); err != nil {
+		return err
+	}
+	if address == "" {
+		return errors.New("--coordinator: want host:port of the coordinator, or --wireguard-key to reach it through a tunnel")
+	}
+	if renews && o.coordinator == "" {
+		return errors.New("--coordinator: want host:port, where the agent's own certificate is renewed; the session goes through the tunnel")
+	}
+	return link.Check(address)
 }
 
 // onSignals turns the first SIGTERM or SIGINT into a leave and the second into

@@ -34,7 +34,10 @@ func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
 		args []string
 		says string
 	}{
-		"nothing given":         {nil, "coordinator"},
+		"nothing given":         {nil, "federation"},
+		"no way to coordinator": {base[2:], "--wireguard-key"},
+		"peer without key":      {append(base, "--wireguard-peer", "x"), "need --wireguard-key"},
+		"key without peer":      {append(base, "--wireguard-key", filepath.Join(dir, "wg.key")), "--wireguard-peer"},
 		"trainer without --":    {append(base, "python"), `behind "--"`},
 		"log format":            {append(base, "--log-format", "xml"), "--log-format"},
 		"log level":             {append(base, "--log-level", "loud"), "--log-level"},

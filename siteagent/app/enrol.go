@@ -61,11 +61,24 @@ func (o *options) identity(ctx context.Context, log *slog.Logger) (*identity.Fil
 		return nil, err
 	}
 	if token != nil {
+		var tunnelKey []byte
+		if o.tunnel.wanted() {
+			k, err := o.tunnel.key(log)
+			if err != nil {
+				return nil, err
+			}
+			tunnelKey = k[:]
+		}
 		b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second), backoff.WithMaxInterval(o.retryMax), backoff.WithMaxElapsedTime(0))
-		if _, err := files.Enrol(ctx, identity.Enrolment{
+		hub, err := files.Enrol(ctx, identity.Enrolment{
 			Address: o.enrol.address, ServerName: o.link.ServerName, Federation: o.federation, Site: o.site, Token: *token,
 			Now: time.Now, Random: rand.Reader, Log: log, NewPause: b.NextBackOff,
-		}); err != nil {
+			WireGuardPublicKey: tunnelKey,
+		})
+		if err == nil && hub != nil {
+			err = learn(o.data, hub)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -122,8 +135,10 @@ func withoutPath(err error) error {
 
 // renewal keeps the agent's own certificate in date.
 func (o *options) renewal(files *identity.Files, log *slog.Logger) *identity.Renewal {
-	return &identity.Renewal{
+	r := &identity.Renewal{
 		Files: files, Random: rand.Reader, Log: log,
 		Dial: func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
 	}
+	o.tunnel.renew(r, o.data, log)
+	return r
 }

@@ -177,7 +177,7 @@ const (
 // Run keeps the tunnel until ctx ends, and closes it: it finds the hub, again when
 // it has moved, sees which packets get through, and goes over to the next key.
 func (s *Spoke) Run(ctx context.Context) error {
-	defer s.shut()
+	defer s.Close()
 	var resolved, probed time.Time
 	began := time.Now()
 	warned := false
@@ -214,14 +214,15 @@ func (s *Spoke) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Spoke) shut() {
+// Close ends the tunnel and its connections; Run does so when it ends.
+func (s *Spoke) Close() {
 	s.mu.Lock()
 	conns := s.takeConns(s.end)
 	s.mu.Unlock()
 	for _, c := range conns {
 		_ = c.Close()
 	}
-	s.end.close()
+	s.now().close()
 }
 
 // takeConns are the connections of an end, which leave the list; mu is held.
