@@ -232,3 +232,27 @@ func memmove() float64 {
 	}
 	return best
 }
+
+// diskRate writes 256 MiB to a file in dir, syncs it, and tells the bytes per second.
+func diskRate(dir string) (rate float64, err error) {
+	const n = 256 << 20
+	f, err := os.CreateTemp(dir, "girassol-disk-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := make([]byte, 1<<20)
+	for i := range block {
+		block[i] = byte(i)
+	}
+	from := time.Now()
+	for range n / len(block) {
+		if _, err := f.Write(block); err != nil {
+			return 0, err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return 0, err
+	}
+	return n / time.Since(from).Seconds(), nil
+}

@@ -94,8 +94,10 @@ type transferReport struct {
 	CPUs int    `json:"cpus"`
 	Go   string `json:"go"`
 	Time string `json:"time"`
-	// Memmove is bytes copied per CPU second on one core.
+	// Memmove is bytes copied per CPU second on one core, Disk bytes written and synced
+	// per second below --dir.
 	Memmove float64       `json:"memmoveBytesPerSecond"`
+	Disk    float64       `json:"diskBytesPerSecond"`
 	Runs    []transferRun `json:"runs"`
 }
 
@@ -114,6 +116,12 @@ type transferRun struct {
 	// Ratios of bytes per second to the bare connections'.
 	PushRatio float64 `json:"pushRatio"`
 	PullRatio float64 `json:"pullRatio"`
+	// Memmove is bytes copied per CPU second on one core just before; the shares are the
+	// phases' bytes per second of it.
+	Memmove      float64 `json:"memmoveBytesPerSecond"`
+	PushMemmove  float64 `json:"pushMemmoveRatio"`
+	MergeMemmove float64 `json:"mergeMemmoveRatio"`
+	PullMemmove  float64 `json:"pullMemmoveRatio"`
 }
 
 // transfer is bytes and what they took: of the wall's time, of the server's and of
@@ -142,6 +150,10 @@ func best(a, b transfer) transfer {
 
 func (o *transferOptions) run(ctx context.Context, progress io.Writer) (*transferReport, error) {
 	report := &transferReport{CPUs: runtime.GOMAXPROCS(0), Go: runtime.Version(), Time: time.Now().UTC().Format(time.RFC3339), Memmove: memmove()}
+	var err error
+	if report.Disk, err = diskRate(o.Dir); err != nil {
+		return nil, err
+	}
 	for _, n := range o.Params {
 		for _, name := range o.Algorithms {
 			err := inTemp(o.Dir, func(dir string) error { return o.runAll(ctx, dir, n, name, report, progress) })
@@ -196,7 +208,7 @@ const rawMost = 512 << 20
 
 // transfers measures one number of sites, between two measurements of the limit.
 func (b *memoryBench) transfers(ctx context.Context, sites int) (run *transferRun, err error) {
-	run = &transferRun{}
+	run = &transferRun{Memmove: memmove()}
 	server, client, err := b.links(sites)
 	if err != nil {
 		return nil, err
@@ -236,6 +248,7 @@ func (b *memoryBench) transfers(ctx context.Context, sites int) (run *transferRu
 		run.Push, run.Merge, run.Pull = best(run.Push, r.Push.transfer()), best(run.Merge, r.Merge.transfer()), best(run.Pull, r.Pull.transfer())
 	}
 	run.PushRatio, run.PullRatio = run.Push.rate()/run.RawUp.rate(), run.Pull.rate()/run.RawDown.rate()
+	run.PushMemmove, run.MergeMemmove, run.PullMemmove = run.Push.rate()/run.Memmove, run.Merge.rate()/run.Memmove, run.Pull.rate()/run.Memmove
 	return run, nil
 }
 
@@ -259,25 +272,25 @@ func (b *memoryBench) links(sites int) (server wire.Options, client func(i int) 
 }
 
 func (r *transferReport) table(w io.Writer) error {
-	fmt.Fprintf(w, "%d CPUs shared by both ends, %s. memmove: %.1f GB/s copied per core.\n", r.CPUs, r.Go, r.Memmove/1e9)
-	fmt.Fprint(w, "raw: bare connections in the same run (TCP; TLS with coalesced writes under mtls). CPU: seconds per GB of payload, of the coordinator / of both ends.\n\n")
+	fmt.Fprintf(w, "%d CPUs shared by both ends, %s. memmove: %.1f GB/s copied per core. Disk: %.2f GB/s written and synced.\n", r.CPUs, r.Go, r.Memmove/1e9, r.Disk/1e9)
+	fmt.Fprint(w, "raw: bare connections in the same run (TCP; TLS with coalesced writes under mtls). mm: memmove on one core in the same run. CPU: seconds per GB of payload, of the coordinator / of both ends.\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "Mparams\talgorithm\tlink\tsites\tpush GB\tGB/s\tof raw\tCPU s/GB\traw\tpull GB\tGB/s\tof raw\tCPU s/GB\traw\tmerge s\tCPU s\tround s\t")
+	fmt.Fprintln(t, "Mparams\talgorithm\tlink\tsites\tpush GB\tGB/s\tof raw\tof mm\tCPU s/GB\traw\tpull GB\tGB/s\tof raw\tof mm\tCPU s/GB\traw\tmerge s\tof mm\tCPU s\tround s\t")
 	for _, m := range r.Runs {
 		fmt.Fprintf(t, "%.0f\t%s\t%s\t%d\t", float64(m.Parameters)/mega, m.Algorithm, m.Link, m.Sites)
 		for _, x := range []struct {
-			t, raw transfer
-			ratio  float64
-		}{{m.Push, m.RawUp, m.PushRatio}, {m.Pull, m.RawDown, m.PullRatio}} {
+			t, raw         transfer
+			ratio, memmove float64
+		}{{m.Push, m.RawUp, m.PushRatio, m.PushMemmove}, {m.Pull, m.RawDown, m.PullRatio, m.PullMemmove}} {
 			if x.t.Bytes < 64*mega*int64(m.Sites) { // too little for a rate
-				fmt.Fprintf(t, "%.2f\t-\t-\t%.2f / %.2f\t%.2f / %.2f\t", float64(x.t.Bytes)/1e9,
+				fmt.Fprintf(t, "%.2f\t-\t-\t-\t%.2f / %.2f\t%.2f / %.2f\t", float64(x.t.Bytes)/1e9,
 					x.t.perGB(x.t.Server), x.t.perGB(x.t.Both), x.raw.perGB(x.raw.Server), x.raw.perGB(x.raw.Both))
 				continue
 			}
-			fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.2f / %.2f\t%.2f / %.2f\t", float64(x.t.Bytes)/1e9, x.t.rate()/1e9, x.ratio,
+			fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.3f\t%.2f / %.2f\t%.2f / %.2f\t", float64(x.t.Bytes)/1e9, x.t.rate()/1e9, x.ratio, x.memmove,
 				x.t.perGB(x.t.Server), x.t.perGB(x.t.Both), x.raw.perGB(x.raw.Server), x.raw.perGB(x.raw.Both))
 		}
-		fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t\n", m.Merge.Wall, m.Merge.Server, m.Push.Wall+m.Merge.Wall+m.Pull.Wall)
+		fmt.Fprintf(t, "%.2f\t%.3f\t%.2f\t%.2f\t\n", m.Merge.Wall, m.MergeMemmove, m.Merge.Server, m.Push.Wall+m.Merge.Wall+m.Pull.Wall)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -14,7 +14,7 @@ func TestTransfersAreMeasuredBesideTheLimit(t *testing.T) {
 	needsProc(t)
 	results := filepath.Join(t.TempDir(), "bench", "results.json")
 	r := bench[transferReport](t, "transfer", "--params", "300000", "--sites", "1,2", "--rounds", "1", "--json", results)
-	if len(r.Runs) != 8 || r.Memmove <= 0 {
+	if len(r.Runs) != 8 || r.Memmove <= 0 || r.Disk <= 0 {
 		t.Fatalf("%d runs, memmove %g", len(r.Runs), r.Memmove)
 	}
 	for _, m := range r.Runs {
@@ -26,7 +26,7 @@ func TestTransfersAreMeasuredBesideTheLimit(t *testing.T) {
 				t.Errorf("%s, %s, %d sites: %+v", m.Algorithm, m.Link, m.Sites, x)
 			}
 		}
-		if m.PushRatio <= 0 || m.PullRatio <= 0 || m.Peak.HighWater < m.ModelBuffers {
+		if m.PushRatio <= 0 || m.PullRatio <= 0 || m.PushMemmove <= 0 || m.MergeMemmove <= 0 || m.PullMemmove <= 0 || m.Peak.HighWater < m.ModelBuffers {
 			t.Errorf("%s, %s, %d sites: %+v", m.Algorithm, m.Link, m.Sites, m)
 		}
 	}
