@@ -39,8 +39,7 @@ type options struct {
 }
 
 // variantsFull are compared by default.
-const variantsFull = "fedavg;diloco;diloco:eta=.5,mu=.8;dm;dm:rule=adaptive,cap=3;dm:rule=adaptive,cap=3,up=24,down=18;" +
-	"dm:rule=adaptive,cap=3,up=8,down=4;dm:rule=adaptive,cap=3,up=64,down=32"
+const variantsFull = "fedavg;diloco;diloco:eta=.5,mu=.8;dm;dm:up=32,down=14;dm:up=8,down=4;dm:up=64,down=32"
 
 // lengths of a run: rounds and steps of a site in a round.
 var lengths = map[string][2]int{mnistTask: {32, 25}, textTask: {40, 10}}
@@ -59,7 +58,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.churn, "churn", "none,half", "none; half: each site away in half of the rounds; twice: half over twice the rounds; spells: for 3 to 7 rounds at a time")
 	f.StringVar(&o.sites, "sites", "1,2,4,8,16", "numbers of sites")
 	f.StringVar(&o.seeds, "seeds", "1,2,3", "seeds; everything random depends on them")
-	f.StringVar(&o.variants, "variants", variantsFull, "separated by semicolons; strategy:key=value,... with dm, diloco, fedavg and up, down, values, eta, mu, rho, cap, rule, leave, finish, finishkeep")
+	f.StringVar(&o.variants, "variants", variantsFull, "separated by semicolons; strategy:key=value,... with dm, diloco, fedavg and up, down, values, upvalues, downvalues, group, eta, mu, rho, cap, rule, leave, finish, finishkeep")
 	f.IntVar(&o.rounds, "rounds", 0, "instead of the task's")
 	f.IntVar(&o.steps, "steps", 0, "of a site in a round, instead of the task's")
 	f.StringVar(&o.out, "out", "convergence-report", "folder for the report")
@@ -188,6 +187,7 @@ func program(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(stderr, "%d runs, about %s on %d processors\n", len(jobs), estimate(jobs, runtime.GOMAXPROCS(0)), runtime.GOMAXPROCS(0))
 	begin := time.Now()
 	results, runErr := runAll(ctx, tasks, jobs, stderr)
 	// Hours of work are worth a report even when they end early.

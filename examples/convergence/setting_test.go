@@ -1,9 +1,11 @@
 package main
 
 import (
-	"math"
 	"slices"
 	"testing"
+
+	"girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/algorithm"
 )
 
 func TestSitesAreAwayHalfOfTheRoundsAndNeverAll(t *testing.T) {
@@ -46,12 +48,13 @@ func TestWithoutChurnAllAreThere(t *testing.T) {
 }
 
 func TestVariantsAreRead(t *testing.T) {
-	v, err := parseVariant("dm:up=32,down=16,eta=.7,mu=.5,rho=0,leave=flush,rule=members")
+	v, err := parseVariant("dm:up=32,down=16,eta=.7,mu=.5,rho=0,leave=flush,rule=members,upvalues=1bit,group=512")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := v.Params
-	if p.Uplink.KeepOneIn != 32 || p.Downlink.KeepOneIn != 16 || p.OuterLearningRate != .7 || p.OuterMomentum != .5 || v.Rho != 0 || v.Rule != "members" {
+	if p.Uplink.KeepOneIn != 32 || p.Downlink.KeepOneIn != 16 || p.OuterLearningRate != .7 || p.OuterMomentum != .5 || v.Rho != 0 || v.Rule != "members" ||
+		p.Uplink.Values != algorithm.OneBit || p.Downlink.Values != algorithm.TwoBit || p.Downlink.GroupSize != 512 {
 		t.Errorf("%+v", v)
 	}
 	if v.uplink(p, false).KeepOneIn != 32 || v.uplink(p, true).KeepOneIn != flushKeepOneIn {
@@ -68,7 +71,7 @@ func TestVariantsAreRead(t *testing.T) {
 			t.Errorf("round %d of 20 keeps one in %d, want %d", n, got, want)
 		}
 	}
-	for _, bad := range []string{"", "adam", "dm:up", "dm:up=0", "dm:mu=1", "dm:nothing=1", "dm:rule=best", "dm:leave=run", "dm:finish=2", "dm:finishkeep=0", "fedavg:up=2"} {
+	for _, bad := range []string{"", "adam", "dm:up", "dm:up=0", "dm:mu=1", "dm:nothing=1", "dm:rule=best", "dm:leave=run", "dm:finish=2", "dm:finishkeep=0", "fedavg:up=2", "dm:group=300", "dm:upvalues=3bit"} {
 		if _, err := parseVariant(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -101,23 +104,23 @@ func TestJobsLeaveOutWhatSaysNothing(t *testing.T) {
 	}
 }
 
-func TestTheStepFollowsMembersAndAgreement(t *testing.T) {
-	v := mustVariant(t, "dm:rule=adaptive")
-	a := func(x float64) *float64 { return &x }
-	for _, c := range []struct {
-		members   int
-		agreement *float64
-		eta, mu   float64
-	}{
-		{1, nil, 1, .3}, {1, a(-1), 1, .3}, {2, nil, 1, .45}, {2, a(.05), 1, .45}, {2, a(1), 1, .45},
-		{2, a(0), .5, .6}, {2, a(-1), .5, .6}, {16, a(.025), .75, .7 * 31 / 32},
-	} {
-		p := v.at(0, 10, c.members, c.agreement)
-		if math.Abs(p.OuterLearningRate-c.eta) > 1e-12 || math.Abs(p.OuterMomentum-c.mu) > 1e-12 {
-			t.Errorf("%d members: eta %g, mu %g, want %g, %g", c.members, p.OuterLearningRate, p.OuterMomentum, c.eta, c.mu)
+// What a federation has that sets nothing is what "dm" measures.
+func TestVariantsWithoutKeysAreTheProducts(t *testing.T) {
+	for name, spec := range map[string]v1alpha1.Strategy{"dm": v1alpha1.DecoupledMomentum, "diloco": v1alpha1.DiLoCo, "fedavg": v1alpha1.FedAvg} {
+		plan, err := algorithm.FromSpec(v1alpha1.AlgorithmSpec{Strategy: spec})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := p.Validate(); err != nil {
-			t.Error(err)
+		v := mustVariant(t, name)
+		for _, members := range []int{1, 2, 16} {
+			for _, agreement := range []*float64{nil, new(0.0), new(0.5)} {
+				if got, want := v.at(3, 10, members, agreement), plan.ForVersion(4).ForCommit(members, agreement); got != want {
+					t.Errorf("%s, %d members: %+v, want %+v", name, members, got, want)
+				}
+			}
 		}
+	}
+	if v := mustVariant(t, "dm:mu=.6"); v.at(0, 10, 1, nil).OuterMomentum != 0.6 {
+		t.Error("a momentum that is set is adapted")
 	}
 }

@@ -67,7 +67,7 @@ func (s *site) follow(f *federation) error {
 func (s *site) work(f *federation, e algorithm.Encoding, alone bool) (merge.Update, error) {
 	rho := f.v.Rho
 	if rho < 0 {
-		rho = algorithm.Rho(f.agreement, alone, f.v.Cap*s.lastNorm, s.residual.Norm())
+		rho = algorithm.Rho(f.agreement, alone, f.v.Cap/algorithm.RoundsInPlay*s.lastNorm, s.residual.Norm())
 	}
 	f.r.Rho += rho
 	s.residual.Start(s.start, s.state.Theta, rho)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
 )
 
@@ -26,9 +27,10 @@ type variant struct {
 	// Rho fixes how far the residual is in play; negative leaves it to the
 	// product's gate.
 	Rho float64
-	// Cap is how many rounds of local work the residual in play may be: the gate's
-	// own is 1.
-	Cap   float64
+	// Cap is how many rounds of local work the residual in play may be; the
+	// product's is algorithm.RoundsInPlay.
+	Cap float64
+	// Rule for the outer step of a commit.
 	Rule  string
 	Leave string
 	// Finish is the share of the rounds, the last ones, in which both ways send
@@ -37,24 +39,21 @@ type variant struct {
 	FinishKeepOneIn int
 }
 
-var strategies = map[string]string{
-	"dm": algorithm.DecoupledMomentum, "diloco": algorithm.DiLoCo, "fedavg": algorithm.FedAvg,
-}
-
-// parseVariant reads strategy[:key=value,...] with the strategies dm, diloco and
-// fedavg and the keys up, down (one in so many), values, eta, mu, rho, cap, rule, leave,
-// finish and finishkeep.
+// parseVariant reads strategy[:key=value,...]: a strategy's name, dm for decoupled
+// momentum, and the keys up, down (one in so many), values, upvalues, downvalues,
+// group, eta, mu, rho, cap, rule, leave, finish and finishkeep. Without keys it is
+// what a federation has that sets nothing; as in one, eta or mu fix the outer step.
 func parseVariant(s string) (variant, error) {
 	name, rest, _ := strings.Cut(s, ":")
-	strategy, ok := strategies[name]
-	if !ok {
-		return variant{}, fmt.Errorf("variant %q: unknown strategy %q, want dm, diloco or fedavg", s, name)
+	strategy := name
+	if name == "dm" {
+		strategy = algorithm.DecoupledMomentum
 	}
-	p, err := algorithm.Defaults(strategy)
-	if err != nil {
-		return variant{}, err
+	plan, err := algorithm.FromSpec(v1alpha1.AlgorithmSpec{Strategy: algorithm.SpecName(strategy)})
+	if err != nil || plan.Strategy != strategy {
+		return variant{}, fmt.Errorf("variant %q: unknown strategy %q, want dm or one of %s", s, name, strings.Join(algorithm.Strategies(), ", "))
 	}
-	v := variant{Name: s, Params: p, Rho: -1, Cap: 1, Rule: fixedRule, Leave: keepResidual, FinishKeepOneIn: flushKeepOneIn}
+	v := variant{Name: s, Params: plan.Parameters, Rho: -1, Cap: algorithm.RoundsInPlay, Rule: productRule, Leave: keepResidual, FinishKeepOneIn: flushKeepOneIn}
 	for _, pair := range strings.Split(rest, ",") {
 		if pair == "" {
 			continue
@@ -78,9 +77,18 @@ func (v *variant) set(key, value string) (err error) {
 		v.Params.Downlink.KeepOneIn, err = strconv.Atoi(value)
 	case "values":
 		v.Params.Uplink.Values, v.Params.Downlink.Values = algorithm.Values(value), algorithm.Values(value)
+	case "upvalues":
+		v.Params.Uplink.Values = algorithm.Values(value)
+	case "downvalues":
+		v.Params.Downlink.Values = algorithm.Values(value)
+	case "group":
+		v.Params.Uplink.GroupSize, err = strconv.Atoi(value)
+		v.Params.Downlink.GroupSize = v.Params.Uplink.GroupSize
 	case "eta":
+		v.Params.Adaptive = false
 		v.Params.OuterLearningRate, err = strconv.ParseFloat(value, 64)
 	case "mu":
+		v.Params.Adaptive = false
 		v.Params.OuterMomentum, err = strconv.ParseFloat(value, 64)
 	case "rho":
 		v.Rho, err = strconv.ParseFloat(value, 64)

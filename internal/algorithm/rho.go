@@ -7,11 +7,12 @@ import "math"
 const (
 	agreementThreshold = 0.05
 	agreementSlope     = 3
-	// roundsInPlay is how many rounds of local work the residual in play may be.
-	roundsInPlay = 3
 	// agreementRate is the weight of a round in the moving mean of A.
 	agreementRate = 0.2
 )
+
+// RoundsInPlay is how many rounds of local work the residual in play may be.
+const RoundsInPlay = 3
 
 // Rho is how far a site's own residual is in play at its starting point,
 // theta - rho*Inverse(u): between 0 and 1.
@@ -34,7 +35,7 @@ func Rho(agreement *float64, alone bool, lastNorm, residualNorm float64) float64
 	if !(rho > 0) || !(lastNorm > 0) || !(residualNorm > 0) || math.IsInf(residualNorm, 1) {
 		return 0
 	}
-	return min(rho, 1, roundsInPlay*lastNorm/residualNorm)
+	return min(rho, 1, RoundsInPlay*lastNorm/residualNorm)
 }
 
 // NextAgreement moves A by what the sites of one round measured:
