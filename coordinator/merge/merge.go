@@ -93,8 +93,8 @@ func (e *UpdateError) Error() string {
 // the written bytes makes of it.
 //
 // residual has the domain's length; nil is allowed when the downlink is
-// lossless and stands for zero. Memory beyond state and residual is a few
-// blocks of codec.BlockSize elements, whatever the number of updates.
+// lossless and stands for zero. Memory beyond state and residual is a few blocks
+// of codec.BlockSize elements, and 64 KiB for each update.
 func Merge(s *tensor.State, residual []float32, cfg Config, updates []Update, w io.Writer) (Result, error) {
 	if err := check(s, residual, cfg); err != nil {
 		return Result{}, err
@@ -137,6 +137,7 @@ type Mean struct {
 	updates []Update
 	shares  []float64
 	weight  float64
+	adder   *codec.Adder
 	// bounds is nil in a plain mean.
 	bounds *bounds
 }
@@ -167,20 +168,24 @@ func NewMean(d *codec.Domain, updates []Update) (*Mean, error) {
 	if math.IsInf(m.weight, 1) {
 		return nil, &UpdateError{m.updates[m.heaviest()].Member, v1alpha1.ReasonInvalidWeight, "the sum of the weights overflows"}
 	}
+	payloads := make([]*codec.Payload, len(m.updates))
 	for i, u := range m.updates {
 		m.shares[i] = u.Weight / m.weight
+		payloads[i] = u.Payload
 	}
+	m.adder = codec.NewAdder(payloads)
 	return m, nil
 }
 
-// Block writes the mean's part Q of one block to q.
+// Block writes the mean's part Q of one block to q. It is for one goroutine, and
+// quickest in the domain's order.
 func (m *Mean) Block(b codec.Block, q []float32) error {
 	if m.bounds != nil {
 		return m.boundedBlock(b, q)
 	}
 	clear(q)
 	for i, u := range m.updates {
-		if err := u.Payload.AddRange(q, b.Lo, b.Hi, float32(m.shares[i])); err != nil {
+		if err := m.adder.Add(i, q, b, float32(m.shares[i])); err != nil {
 			return fmt.Errorf("update of %q: %w", u.Member, err)
 		}
 	}
@@ -217,11 +222,12 @@ func (m *Mean) merge(s *tensor.State, residual []float32, cfg Config, w io.Write
 		if err := m.Block(b, q); err != nil {
 			return res, err
 		}
-		res.MeanNorm += kernel.SumSquares(q)
 		r := q
 		if residual != nil {
 			r = residual[b.Lo:b.Hi]
-			kernel.Axpy(r, 1, q)
+			res.MeanNorm += kernel.AddSquares(r, q)
+		} else {
+			res.MeanNorm += kernel.SumSquares(q)
 		}
 		squares, err := enc.Split(b, r, dec)
 		if err != nil {
