@@ -42,6 +42,9 @@ func BenchmarkCommit(b *testing.B) {
 		Uplink:   algorithm.Encoding{Transform: algorithm.DCT64, KeepOneIn: 16, Values: algorithm.TwoBit},
 		Downlink: algorithm.Encoding{Transform: algorithm.DCT64, KeepOneIn: 8, Values: algorithm.TwoBit},
 	}
+	eight, one := sparse, sparse
+	eight.Uplink.Values, eight.Downlink.Values = algorithm.EightBit, algorithm.EightBit
+	one.Uplink.Values, one.Downlink.Values = algorithm.OneBit, algorithm.OneBit
 	dense, err := algorithm.Defaults(algorithm.DiLoCo)
 	if err != nil {
 		b.Fatal(err)
@@ -49,7 +52,7 @@ func BenchmarkCommit(b *testing.B) {
 	for _, c := range []struct {
 		name   string
 		params algorithm.Parameters
-	}{{"sparse", sparse}, {"dense", dense}} {
+	}{{"sparse", sparse}, {"sparse 8bit", eight}, {"sparse 1bit", one}, {"dense", dense}} {
 		b.Run(c.name, func(b *testing.B) { benchCommit(b, l, c.params) })
 	}
 }
