@@ -210,10 +210,13 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 			p.ids.issuer.Peers = p.tunnel
 		}
 	}
-	fleet := &server.Fleet{Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log}
+	fleet := &server.Fleet{Mesh: d.federation.Spec.Link.Mode == v1alpha1.LinkMesh, Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log}
 	admin := &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log}
 	opts := wire.ServerOptions(o.Link)
 	if p.ids != nil {
+		if p.tunnel != nil {
+			admin.Forget = p.tunnel.Forget
+		}
 		fleet.Identities, admin.Identities, admin.Revocations = p.ids.issuer, p.ids.issuer, p.ids.revocations
 		opts = append(opts, p.ids.revocations.ServerOptions()...)
 	}

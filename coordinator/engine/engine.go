@@ -132,6 +132,7 @@ type Engine struct {
 	// background is the work beside the engine's goroutine, which starts it.
 	background sync.WaitGroup
 	rollbacks  rollbacks
+	links      linkTests
 	fatal      error
 }
 
@@ -159,6 +160,7 @@ func New(cfg Config, store *checkpoint.Store, hooks Hooks, log *slog.Logger) (*E
 		starts:   map[string]*start{},
 		snapshot: closedChan(), modelBusy: closedChan(), hurry: make(chan struct{}), seeding: make(chan struct{}, 1), roomEvery: roomEvery,
 	}
+	e.links.turn = make(chan struct{}, 1)
 	e.keepRound = e.writeRound
 	if err := e.recover(); err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func (e *Engine) siteStatus(s round.SiteStatus, sessions []*session.Session) *co
 			Node: ses.Node, Epoch: ses.Epoch, Connected: true, State: hb.GetState(), Detail: hb.GetDetail(),
 			Round: hb.GetRound(), Steps: hb.GetSteps(), MaxSteps: e.machine.MaxSteps(ses.Member), Samples: hb.GetSamples(),
 			ModelVersion: hb.GetModelVersion(), LastSeenUnixMs: ses.Seen.UnixMilli(),
-			Hardware: ses.Hello.GetHardware(), AgentVersion: ses.Hello.GetAgentVersion(),
+			Hardware: ses.Hello.GetHardware(), AgentVersion: ses.Hello.GetAgentVersion(), Link: linkStatus(ses),
 		}
 		if hb != nil {
 			m.Trainer, m.WarmStart = hb.Trainer, hb.WarmStart

@@ -44,6 +44,8 @@ type Fleet struct {
 	Log     *slog.Logger
 	// Identities renews certificates; nil without mutual TLS.
 	Identities *identity.Issuer
+	// Mesh: what is plaintext here is declared to be encrypted below.
+	Mesh bool
 	// Patience with a side that sends or takes nothing; 0 means a minute, and ten
 	// seconds for the first message.
 	Patience time.Duration
@@ -80,6 +82,9 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 		return refusal(err)
 	}
 	f.Counter.Attribute(ctx, s.Member)
+	if err := f.Engine.SetLink(ctx, s, f.seenLink(ctx)); err != nil {
+		f.Log.Debug("link not told", "member", s.Member, "error", err)
+	}
 	defer func() { f.Engine.CloseSession(s, lossReason(ctx)) }()
 	// A member that reads nothing blocks the writer only. It ends when this returns.
 	written := make(chan error, 1)
@@ -213,6 +218,8 @@ func (f *Fleet) handle(ctx context.Context, s *session.Session, m *coordinatorv1
 		return f.Engine.Heartbeat(ctx, s, m.GetHeartbeat())
 	case m.GetLeave() != nil:
 		return f.Engine.Leave(ctx, s, m.GetLeave())
+	case m.GetLinkTestResult() != nil:
+		return f.Engine.LinkTestResult(ctx, s, m.GetLinkTestResult())
 	case m.GetHello() != nil:
 		return status.Error(codes.InvalidArgument, "a session has one Hello")
 	}

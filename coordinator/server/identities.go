@@ -144,6 +144,11 @@ func (a *Admin) RevokeIdentity(ctx context.Context, req *coordinatorv1.RevokeIde
 	if err != nil {
 		return nil, identityRefusal(err)
 	}
+	if req.GetSite() != "" && a.Forget != nil {
+		if err := a.Forget(req.GetSite()); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
 	sessions := a.Revocations.End()
 	a.Log.Warn("identity revoked", "site", req.GetSite(), "serial", serial, "token", req.GetTokenId(), "certificates", done.Certificates,
 		"tokens", done.Tokens, "sessions", sessions, "message", req.GetMessage(), "by", caller(ctx), "reason", v1alpha1.ReasonIdentityRevoked)

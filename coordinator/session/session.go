@@ -28,6 +28,8 @@ type Session struct {
 	Hello              *coordinatorv1.Hello
 	Seen               time.Time
 	Last               *coordinatorv1.Heartbeat
+	// Link tells what the coordinator sees of the connection; nil: nothing.
+	Link func() *coordinatorv1.Link
 
 	outbox chan *coordinatorv1.SessionResponse
 	once   sync.Once

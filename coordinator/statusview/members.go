@@ -47,6 +47,9 @@ func memberParts(m *coordinatorv1.MemberStatus) []string {
 	if w := m.GetWarmStart(); w != nil {
 		parts = append(parts, started(w))
 	}
+	if m.GetLink() != nil {
+		parts = append(parts, Link(m.GetLink()))
+	}
 	for _, p := range m.GetHardware().GetProblems() {
 		parts = append(parts, "problem: "+clean(p))
 	}

@@ -219,6 +219,13 @@ func (c *Conn) Site() string { return c.site }
 // Peer is what the hub has seen of the other end; at most a second old.
 func (c *Conn) Peer() PeerStatus { return c.hub.peer(c.key) }
 
+// Traffic is when the other end shook hands last, and the bytes of UDP packets from
+// it and to it.
+func (c *Conn) Traffic() (handshake time.Time, received, sent uint64) {
+	p := c.Peer()
+	return p.Handshake, p.Received, p.Sent
+}
+
 // Close closes the connection.
 func (c *Conn) Close() error {
 	c.hub.mu.Lock()
