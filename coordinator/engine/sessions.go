@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/checkpoint"
@@ -38,6 +40,9 @@ func (e *Engine) OpenSession(ctx context.Context, hello *coordinatorv1.Hello) (*
 	if !nodeName.MatchString(hello.GetNode()) {
 		return nil, &RefusedError{v1alpha1.ReasonMalformed,
 			fmt.Sprintf("node name %.80q must be 1 to 63 letters, digits, '.', '_' or '-'", hello.GetNode())}
+	}
+	if err := e.speaks(hello); err != nil {
+		return nil, err
 	}
 	var s *session.Session
 	var refused error
@@ -95,17 +100,44 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 const (
 	maxText    = 512 // bytes
 	maxDevices = 64
+	// maxProblems of a machine, and maxEncodings that an agent writes.
+	maxProblems, maxEncodings = 16, 64
 )
 
 func trimHello(h *coordinatorv1.Hello) {
 	h.AgentVersion = cut(h.GetAgentVersion())
 	if hw := h.GetHardware(); hw != nil {
-		hw.Vendor = cut(hw.GetVendor())
-		hw.Devices = hw.Devices[:min(len(hw.Devices), maxDevices)]
-		for i, d := range hw.Devices {
-			hw.Devices[i] = cut(d)
+		hw.Vendor, hw.Driver, hw.Runtime = cut(hw.GetVendor()), cut(hw.GetDriver()), cut(hw.GetRuntime())
+		hw.Devices, hw.Problems = trimList(hw.GetDevices(), maxDevices), trimList(hw.GetProblems(), maxProblems)
+		hw.ProtoReflect().SetUnknown(nil)
+	}
+	h.Encodings = trimList(h.GetEncodings(), maxEncodings)
+	h.ModelDigest = h.ModelDigest[:min(len(h.ModelDigest), 32)]
+	h.ProtoReflect().SetUnknown(nil)
+}
+
+// trimHeartbeat does the same for what status carries of a heartbeat.
+func trimHeartbeat(hb *coordinatorv1.Heartbeat) {
+	hb.Detail, hb.Loss, hb.Energy = cut(hb.GetDetail()), finite(hb.Loss), counted(hb.Energy)
+	hb.Trainer, hb.WarmStart = trainerFacts(hb.GetTrainer()), measuredStart(hb.GetWarmStart())
+	if l := hb.GetLink(); l != nil {
+		l.Mode = cut(l.GetMode())
+		l.RttSeconds, l.HandshakeAgeSeconds = finite(l.RttSeconds), finite(l.HandshakeAgeSeconds)
+		l.ProtoReflect().SetUnknown(nil)
+	}
+	for _, m := range []proto.Message{hb, hb.Energy, hb.WarmStart} {
+		if r := m.ProtoReflect(); r.IsValid() {
+			r.SetUnknown(nil)
 		}
 	}
+}
+
+func trimList(in []string, most int) []string {
+	in = in[:min(len(in), most)]
+	for i, s := range in {
+		in[i] = cut(s)
+	}
+	return in
 }
 
 // cut bounds a text for people.
@@ -141,9 +173,8 @@ func (e *Engine) Heartbeat(ctx context.Context, s *session.Session, hb *coordina
 		if e.sessions.Member(s.Member) != s {
 			return
 		}
-		hb.Detail, hb.Loss, hb.Energy = cut(hb.GetDetail()), finite(hb.Loss), counted(hb.Energy)
+		trimHeartbeat(hb)
 		s.Seen, s.Last = now, hb
-		hb.Trainer, hb.WarmStart = trainerFacts(hb.GetTrainer()), measuredStart(hb.GetWarmStart())
 		s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_HeartbeatReply{
 			HeartbeatReply: &coordinatorv1.HeartbeatReply{Sequence: hb.GetSequence(), ServerUnixMs: now.UnixMilli()},
 		}})

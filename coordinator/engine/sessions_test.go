@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/internal/algorithm"
@@ -65,15 +67,18 @@ func TestWhatAMemberSaysOfItselfIsCut(t *testing.T) {
 	long := strings.Repeat("ä", 1<<20)
 	devices := make([]string, 1000)
 	s, err := r.engine.OpenSession(r.ctx(), &coordinatorv1.Hello{Federation: "fed", Site: "a", Node: "n", AgentVersion: long,
-		Hardware: &coordinatorv1.Hardware{Vendor: long, Devices: append([]string{long}, devices...)}})
+		Hardware: &coordinatorv1.Hardware{Vendor: long, Driver: long, Runtime: long, Problems: append([]string{long}, devices...), Devices: append([]string{long}, devices...)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.engine.Heartbeat(r.ctx(), s, &coordinatorv1.Heartbeat{Detail: long}); err != nil {
+	if err := r.engine.Heartbeat(r.ctx(), s, &coordinatorv1.Heartbeat{Detail: long, Link: &coordinatorv1.Link{Mode: long}}); err != nil {
 		t.Fatal(err)
 	}
 	m := r.status().GetSites()[0].GetMembers()[0]
 	if n := len(m.GetDetail()) + len(m.GetAgentVersion()) + len(m.GetHardware().GetVendor()) + len(m.GetHardware().GetDevices()[0]); n > 5*maxText {
+		t.Errorf("status carries %d bytes of one member", n)
+	}
+	if n := proto.Size(m); n > 10*maxText {
 		t.Errorf("status carries %d bytes of one member", n)
 	}
 	if n := len(m.GetHardware().GetDevices()); n > maxDevices {
