@@ -161,7 +161,7 @@ func (r *bitReader) indices(idx []uint16, b uint, n uint32) bool {
 	b &= 15
 	next, mask := uint32(0), uint32(1)<<b-1
 	for j := range idx {
-		if have < 32 && len(in)-pos >= 8 {
+		if j&3 == 0 && len(in)-pos >= 8 {
 			acc |= binary.LittleEndian.Uint64(in[pos:]) << (have & 63)
 			pos += int(63-have) >> 3
 			have |= 56
