@@ -274,9 +274,13 @@ func TestAFailureHalfWaySaysThatTheStateMustBeRestored(t *testing.T) {
 	}
 }
 
-func TestMemoryDoesNotDependOnTheSites(t *testing.T) {
+func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
-	if ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
+}
+
+func TestMemoryDoesNotDependOnTheSites(t *testing.T) {
+	if raceDetector() {
 		t.Skip("the race detector makes sync.Pool forget, so that allocations say nothing")
 	}
 	l := newLayout(t, spec("w", 512, 2048)) // 4 MiB a vector
