@@ -51,7 +51,31 @@ func TestBadFederationsAreRefusedWithTheWayOut(t *testing.T) {
 		}, "tokens and deadline belong together"},
 		"file without a path": {func(f *v1alpha1.Federation) { f.Spec.Model.Source = v1alpha1.ModelFromFile }, "source File needs it"},
 		"strategy":            {func(f *v1alpha1.Federation) { f.Spec.Algorithm.Strategy = "Magic" }, "DecoupledMomentum"},
-		"redis without URL":   {func(f *v1alpha1.Federation) { f.Spec.Events.Redis = &v1alpha1.RedisSpec{} }, "mode Trial makes its own"},
+		"half trimmed at both ends": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm = v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo, Robust: &v1alpha1.RobustSpec{TrimFraction: pointer(resource.MustParse("0.5"))}}
+		}, "spec.algorithm.robust.trimFraction"},
+		"negative trim": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm = v1alpha1.AlgorithmSpec{Strategy: v1alpha1.FedAvg, Robust: &v1alpha1.RobustSpec{TrimFraction: pointer(resource.MustParse("-1"))}}
+		}, "at least 0 and below 0.5"},
+		"clip to nothing": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm = v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo, Robust: &v1alpha1.RobustSpec{ClipFactor: pointer(resource.MustParse("0"))}}
+		}, "spec.algorithm.robust.clipFactor"},
+		"robust of sparse updates": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm.Robust = &v1alpha1.RobustSpec{TrimFraction: pointer(resource.MustParse("100m"))}
+		}, "needs strategy DiLoCo or FedAvg"},
+		"schedule of dense updates": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm = v1alpha1.AlgorithmSpec{Strategy: v1alpha1.DiLoCo, Schedule: []v1alpha1.DensitySpec{{FromVersion: 3}}}
+		}, "needs strategy DecoupledMomentum"},
+		"schedule out of order": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm.Schedule = []v1alpha1.DensitySpec{{FromVersion: 9}, {FromVersion: 3}}
+		}, "ascending fromVersion"},
+		"schedule of one version twice": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm.Schedule = []v1alpha1.DensitySpec{{FromVersion: 3}, {FromVersion: 3}}
+		}, "spec.algorithm.schedule"},
+		"group of 300": {func(f *v1alpha1.Federation) {
+			f.Spec.Algorithm.Uplink = &v1alpha1.EncodingSpec{GroupSize: 300}
+		}, "spec.algorithm.uplink.groupSize"},
+		"redis without URL": {func(f *v1alpha1.Federation) { f.Spec.Events.Redis = &v1alpha1.RedisSpec{} }, "mode Trial makes its own"},
 		"toleration of all": {func(f *v1alpha1.Federation) {
 			f.Spec.Agent.Vendors = []v1alpha1.VendorSpec{{Vendor: v1alpha1.VendorAMD, Tolerations: []v1alpha1.Toleration{{Operator: "Exists"}}}}
 		}, "needs a key"},
@@ -68,6 +92,22 @@ func TestBadFederationsAreRefusedWithTheWayOut(t *testing.T) {
 			tc.edit(f)
 			refused(t, e.Client.Create(context.Background(), f, client.DryRunAll), tc.says)
 		})
+	}
+}
+
+func TestAlgorithmsAreTaken(t *testing.T) {
+	e := Shared(t)
+	ns := e.Namespace(t)
+	for name, a := range map[string]v1alpha1.AlgorithmSpec{
+		"robust":   {Strategy: v1alpha1.DiLoCo, Robust: &v1alpha1.RobustSpec{TrimFraction: pointer(resource.MustParse("0.25")), ClipFactor: pointer(resource.MustParse("3"))}},
+		"schedule": {Schedule: []v1alpha1.DensitySpec{{FromVersion: 0, UplinkKeepOneIn: 8}, {FromVersion: 100, UplinkKeepOneIn: 32, DownlinkKeepOneIn: 16}}},
+		"encoding": {Uplink: &v1alpha1.EncodingSpec{KeepOneIn: 32, Values: v1alpha1.ValuesOneBit, Transform: v1alpha1.TransformIdentity, GroupSize: 512}},
+	} {
+		f := federation(ns, name)
+		f.Spec.Algorithm = a
+		if err := e.Client.Create(context.Background(), f, client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

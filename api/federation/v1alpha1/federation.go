@@ -153,6 +153,9 @@ const (
 )
 
 // AlgorithmSpec chooses the strategy; unset fields take the strategy's defaults.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.robust) || (has(self.strategy) && self.strategy in ['DiLoCo', 'FedAvg'])",message="robust merging compares dense updates element by element: it needs strategy DiLoCo or FedAvg",fieldPath=".robust"
+// +kubebuilder:validation:XValidation:rule="!has(self.schedule) || size(self.schedule) == 0 || !has(self.strategy) || self.strategy == 'DecoupledMomentum'",message="a schedule of densities needs strategy DecoupledMomentum: the others send everything",fieldPath=".schedule"
 type AlgorithmSpec struct {
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
@@ -171,6 +174,7 @@ type AlgorithmSpec struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.map(d, d.fromVersion).isSorted() && self.all(d, self.exists_one(e, e.fromVersion == d.fromVersion))",message="the entries must have ascending fromVersion, each another one"
 	Schedule []DensitySpec `json:"schedule,omitempty"`
 	// Robust merging of dense updates (DiLoCo, FedAvg).
 	// +optional
@@ -198,10 +202,12 @@ type RobustSpec struct {
 	// TrimFraction of the members cut off at each end of every coordinate before the
 	// mean, which is then unweighted: at least 0, below 0.5.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('0.5')) < 0",message="trimFraction is cut off at both ends: it must be at least 0 and below 0.5"
 	TrimFraction *resource.Quantity `json:"trimFraction,omitempty"`
 	// ClipFactor: an update whose norm is more than so many times the median of its
 	// round's is scaled down to that; above 0.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) > 0",message="clipFactor must be above 0; leave it out to clip nothing"
 	ClipFactor *resource.Quantity `json:"clipFactor,omitempty"`
 }
 
