@@ -30,12 +30,13 @@ type Path struct {
 // Relay passes UDP packets on between clients and one server, as a NAT that forgets
 // on demand.
 type Relay struct {
-	front *net.UDPConn
-	to    *net.UDPAddr
-	group sync.WaitGroup
-	ctx   context.Context
-	up    *lane
-	down  *lane
+	front  *net.UDPConn
+	to     *net.UDPAddr
+	group  sync.WaitGroup
+	ctx    context.Context
+	cancel context.CancelFunc
+	up     *lane
+	down   *lane
 
 	mu      sync.Mutex
 	path    Path
@@ -50,31 +51,50 @@ type Relay struct {
 // the server. It ends with the test.
 func NewRelay(t testing.TB, listen, to string, p Path) *Relay {
 	t.Helper()
-	local, err := net.ResolveUDPAddr("udp", listen)
+	r, err := newRelay(listen, to, p)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// StartRelay is NewRelay in a process without a test.
+func StartRelay(listen, to string, p Path) (stop func(), err error) {
+	r, err := newRelay(listen, to, p)
+	if err != nil {
+		return nil, err
+	}
+	return r.stop, nil
+}
+
+func newRelay(listen, to string, p Path) (*Relay, error) {
+	local, err := net.ResolveUDPAddr("udp", listen)
+	if err != nil {
+		return nil, err
 	}
 	remote, err := net.ResolveUDPAddr("udp", to)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	front, err := net.ListenUDP("udp", local)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	_ = front.SetReadBuffer(8 << 20)
 	_ = front.SetWriteBuffer(8 << 20)
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Relay{front: front, to: remote, ctx: ctx, path: p, random: rand.New(rand.NewPCG(1, 2)), backs: map[netip.AddrPort]*net.UDPConn{}}
+	r := &Relay{front: front, to: remote, ctx: ctx, cancel: stop, path: p, random: rand.New(rand.NewPCG(1, 2)), backs: map[netip.AddrPort]*net.UDPConn{}}
 	r.up, r.down = newLane(r), newLane(r)
 	r.group.Go(r.fromClients)
-	t.Cleanup(func() {
-		stop()
-		_ = front.Close()
-		r.Roam()
-		r.group.Wait()
-	})
-	return r
+	return r, nil
+}
+
+func (r *Relay) stop() {
+	r.cancel()
+	_ = r.front.Close()
+	r.Roam()
+	r.group.Wait()
 }
 
 // Addr for clients to send to.
