@@ -144,12 +144,18 @@ func (d *Domain) Inverse(dst, src []float32) {
 // InverseBlock is Inverse of one block: dst has ParamHi-ParamLo elements, src
 // Hi-Lo.
 func (d *Domain) InverseBlock(b Block, dst, src []float32) {
+	d.InverseBlockBefore(b, dst, src, src, src)
+}
+
+// InverseBlockBefore is InverseBlock for who goes on with the same elements of two
+// other vectors: their memory is fetched meanwhile.
+func (d *Domain) InverseBlockBefore(b Block, dst, src, theta, momentum []float32) {
 	if !d.transformed(b) {
 		copy(dst, src)
 		return
 	}
 	whole := len(dst) / kernel.Block * kernel.Block
-	kernel.IDCT64(dst[:whole], src[:whole])
+	kernel.IDCT64Before(dst[:whole], src[:whole], theta[:whole], momentum[:whole])
 	if whole < len(dst) {
 		var tail [kernel.Block]float32
 		kernel.IDCT64(tail[:], src[whole:])

@@ -59,10 +59,11 @@ func addSquaresAVX2(dst []float32, src []float32, sums *[16]float64)
 //go:noescape
 func dctAVX2(dst []float32, src []float32)
 
-// idctAVX2 is IDCT64 of eight blocks; both slices have 512 elements each.
+// idctAVX2 is IDCT64 of eight blocks; both slices have 512 elements each. As much is
+// fetched from a and b, 4 KiB on, for who goes on with them.
 //
 //go:noescape
-func idctAVX2(dst []float32, src []float32)
+func idctAVX2(dst []float32, src []float32, a *float32, b *float32)
 
 // magnitudesAVX2 writes the bits of |x| and gives the largest; the length is a
 // multiple of 16 and not 0.

@@ -20,9 +20,15 @@ func DCT64(dst, src []float32) {
 }
 
 // IDCT64 is the inverse of DCT64, an orthonormal DCT-III, with the same rules.
-func IDCT64(dst, src []float32) {
+func IDCT64(dst, src []float32) { IDCT64Before(dst, src, src, src) }
+
+// IDCT64Before is IDCT64 for who goes on with a and b, which are as long: their
+// memory is fetched meanwhile.
+func IDCT64Before(dst, src, a, b []float32) {
 	blocks("IDCT64", dst, src)
-	n := idctFast(dst, src)
+	sameLength("IDCT64", len(dst), len(a))
+	sameLength("IDCT64", len(dst), len(b))
+	n := idctFast(dst, src, a, b)
 	dst, src = dst[n:], src[n:]
 	for len(dst) >= Block && len(src) >= Block {
 		inverse64((*[64]float32)(dst), (*[64]float32)(src))

@@ -93,10 +93,10 @@ func dctFast(dst, src []float32) int {
 	return n
 }
 
-func idctFast(dst, src []float32) int {
+func idctFast(dst, src, a, b []float32) int {
 	n := whole(len(dst), 8*Block)
 	for at := 0; at < n; at += 8 * Block {
-		idctAVX2(dst[at:at+8*Block], src[at:at+8*Block])
+		idctAVX2(dst[at:at+8*Block], src[at:at+8*Block], &a[at], &b[at])
 	}
 	return n
 }

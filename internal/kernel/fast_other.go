@@ -14,7 +14,7 @@ func largestFast([]byte) (int, uint32)                               { return 0,
 func dotFast(_, _ []float32, _ *[16]float64) int                     { return 0 }
 func addSquaresFast(_, _ []float32, _ *[16]float64) int              { return 0 }
 func dctFast(_, _ []float32) int                                     { return 0 }
-func idctFast(_, _ []float32) int                                    { return 0 }
+func idctFast(_, _, _, _ []float32) int                              { return 0 }
 func splitSumsFast([]float32, float64, *[8]float64) (int, int)       { return 0, 0 }
 func halvedGapsFast([]uint16, uint) (int, uint32)                    { return 0, 0 }
 func twoLevelsFast([]byte, []float32, float32, float32, float32) int { return 0 }

@@ -88,6 +88,6 @@ func NewOuter(d *codec.Domain, p algorithm.Parameters) *Outer {
 // Block steps the block's parameters by its part of D.
 func (o *Outer) Block(b codec.Block, theta, momentum, merged []float32) {
 	g := o.g[:b.ParamHi-b.ParamLo]
-	o.d.InverseBlock(b, g, merged)
+	o.d.InverseBlockBefore(b, g, merged, theta, momentum)
 	kernel.Nesterov(theta, momentum, g, o.eta, o.mu)
 }

@@ -162,26 +162,45 @@ func split(v []operand.Mem) (a, b []operand.Mem) {
 }
 
 func dct64() {
-	transform("dctAVX2", "dctAVX2 is DCT64 of eight blocks; both slices have 512 elements each.", forward64)
+	transform("dctAVX2", false, forward64, "dctAVX2 is DCT64 of eight blocks; both slices have 512 elements each.")
 }
 
 func idct64() {
-	transform("idctAVX2", "idctAVX2 is IDCT64 of eight blocks; both slices have 512 elements each.", inverse64)
+	transform("idctAVX2", true, inverse64, "idctAVX2 is IDCT64 of eight blocks; both slices have 512 elements each. As much is",
+		"fetched from a and b, 4 KiB on, for who goes on with them.")
 }
 
-func transform(name, doc string, do func(in []operand.Mem) []operand.Mem) {
-	TEXT(name, 0, "func(dst, src []float32)")
+func transform(name string, others bool, do func(in []operand.Mem) []operand.Mem, doc ...string) {
+	signature := "func(dst, src []float32)"
+	if others {
+		signature = "func(dst, src []float32, a, b *float32)"
+	}
+	TEXT(name, 0, signature)
 	Pragma("noescape")
-	Doc(doc)
+	Doc(doc...)
 	dst := Load(Param("dst").Base(), GP64())
 	src := Load(Param("src").Base(), GP64())
+	var a, b reg.Register
+	if others {
+		a, b = Load(Param("a"), GP64()), Load(Param("b"), GP64())
+	}
 	in := slots(64)
 	for tile := range 8 {
 		var rows [8]reg.VecVirtual
 		for r := range rows {
-			// The next blocks: rows of 256 bytes at a time are no pattern that the
-			// processor sees by itself.
-			if tile%2 == 0 {
+			switch {
+			case others:
+				// What is transformed is in cache; what comes next is not. A line now
+				// and then does not keep the processor waiting.
+				at := 4*1024 + 64*(4*tile+r/2)
+				if r%2 == 0 {
+					PREFETCHT1(mem(a, at))
+				} else {
+					PREFETCHT1(mem(b, at))
+				}
+			case tile%2 == 0:
+				// The next blocks: rows of 256 bytes at a time are no pattern that the
+				// processor sees by itself.
 				PREFETCHT0(mem(src, 4*1024+4*(64*r+8*tile)))
 			}
 			rows[r] = YMM()
