@@ -130,7 +130,7 @@ func (e Enrolment) exchange(ctx context.Context, csr []byte) (enrol.Answer, erro
 		if errors.As(err, &un) {
 			err = un.Err // its text repeats method and address
 		}
-		if errors.As(err, &notTLS) {
+		if errors.As(err, &notTLS) || errors.Is(err, http.ErrSchemeMismatch) {
 			err = fmt.Errorf("%s does not speak TLS: is it the coordinator's --enrol-listen? %w", e.Address, err)
 		}
 		return enrol.Answer{}, err
