@@ -230,6 +230,7 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		if p.metrics, err = net.Listen("tcp", o.MetricsListen); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
+		p.metrics = wire.Bound(p.metrics, scrapers)
 	}
 	if o.DebugListen != "" {
 		if p.debug, err = profiling.Listen(o.DebugListen, o.Log); err != nil {
@@ -364,7 +365,7 @@ func (p *process) serveMetrics(wg *sync.WaitGroup, failed chan<- error) *http.Se
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", p.ready)
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	wg.Go(func() {
 		if err := s.Serve(p.metrics); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("metrics server: %w", err)

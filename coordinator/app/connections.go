@@ -15,6 +15,9 @@ import (
 // not fill the disk with the news of it.
 const refusedLog = 10 * time.Second
 
+// scrapers are few; the port is open to whoever reaches it.
+var scrapers = wire.Limits{Connections: 256, PerAddress: 64, Handshakes: 64}
+
 // refusedConnections counts the connections that were closed unheard, and tells of
 // some.
 func refusedConnections(federation string, r prometheus.Registerer, log *slog.Logger) func(net.Addr, string) {

@@ -166,6 +166,9 @@ func (f *Fleet) Renew(ctx context.Context, req *coordinatorv1.RenewRequest) (*co
 		id, _ := wire.Peer(ctx)
 		return nil, status.Errorf(codes.PermissionDenied, "%s: the certificate is for %s; sites of federation %s renew here", v1alpha1.ReasonIdentityMismatch, id, f.Engine.Federation())
 	}
+	if err := f.call(ctx, ""); err != nil {
+		return nil, err
+	}
 	answer, err := f.Identities.Renew(site, present, req.GetCsrDer(), req.GetWireguardPublicKey())
 	if err != nil {
 		return nil, identityRefusal(err)

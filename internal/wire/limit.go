@@ -52,6 +52,10 @@ type addressLoad struct {
 	shakes []*limitedConn
 }
 
+// Bound gives out the connections of any listener within limits; a handshake is then
+// the first few bytes, of an HTTP request for example.
+func Bound(l net.Listener, limits Limits) net.Listener { return limit(l, limits, false) }
+
 func limit(l net.Listener, limits Limits, secure bool) net.Listener {
 	return &limitedListener{Listener: l, limits: limits, secure: secure, addresses: map[netip.Addr]*addressLoad{}}
 }
