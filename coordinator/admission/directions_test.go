@@ -16,10 +16,11 @@ import (
 	"girassol.dev/internal/tensor"
 )
 
-func domain(t testing.TB, transform algorithm.Transform) *codec.Domain {
+// domain of a layout with columns of 64; 1200 make two blocks.
+func domain(t testing.TB, transform algorithm.Transform, columns int64) *codec.Domain {
 	t.Helper()
 	l, err := tensor.NewLayout([]tensor.Spec{
-		{Name: "w", DType: tensor.F32, Shape: []int64{64, 1200}, Role: tensor.Parameter},
+		{Name: "w", DType: tensor.F32, Shape: []int64{64, columns}, Role: tensor.Parameter},
 		{Name: "bias", DType: tensor.F32, Shape: []int64{77}, Role: tensor.Parameter},
 	})
 	if err != nil {
@@ -75,7 +76,7 @@ func indices(out []Outlier) []int {
 // One bad update, of any size and any share of members, is found; the good ones
 // stay, though the sum that each is compared with holds the bad one.
 func TestTheUpdateThatGoesAnotherWayIsFound(t *testing.T) {
-	d := domain(t, algorithm.Identity)
+	d := domain(t, algorithm.Identity, 40)
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
 		way := noise(r, d.Len())
@@ -106,7 +107,7 @@ func TestTheUpdateThatGoesAnotherWayIsFound(t *testing.T) {
 
 // A site has one voice however many members it has.
 func TestManyMembersOfOneSiteAreNoMajority(t *testing.T) {
-	d := domain(t, algorithm.Identity)
+	d := domain(t, algorithm.Identity, 40)
 	r := rand.New(rand.NewPCG(1, 1))
 	way := noise(r, d.Len())
 	var us []Update
@@ -138,7 +139,7 @@ func TestCosinesAreThoseOfTheDecodedUpdates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := domain(t, p.Uplink.Transform)
+		d := domain(t, p.Uplink.Transform, 1200)
 		r := rand.New(rand.NewPCG(2, 2))
 		way := noise(r, d.Len())
 		var us []Update
@@ -188,7 +189,7 @@ func TestCosinesAreThoseOfTheDecodedUpdates(t *testing.T) {
 }
 
 func TestTwoUpdatesAndZerosAreNotJudged(t *testing.T) {
-	d := domain(t, algorithm.Identity)
+	d := domain(t, algorithm.Identity, 40)
 	r := rand.New(rand.NewPCG(3, 3))
 	x := plain(noise(r, d.Len()))
 	y := make(plain, len(x))
@@ -207,7 +208,7 @@ type broken struct{}
 func (broken) AddRange([]float32, int, int, float32) error { return errors.New("the disk is gone") }
 
 func TestAnUpdateThatCannotBeReadAgainIsAnError(t *testing.T) {
-	d := domain(t, algorithm.Identity)
+	d := domain(t, algorithm.Identity, 40)
 	us := []Update{{"a", "a", 1, broken{}}, {"b", "b", 1, broken{}}, {"c", "c", 1, broken{}}}
 	if _, err := Disagreeing(d.Blocks(), us, 0); err == nil {
 		t.Error("no error")
@@ -219,7 +220,7 @@ func TestAnUpdateThatCannotBeReadAgainIsAnError(t *testing.T) {
 
 // Many outliers cost no more looks than a few.
 func TestManyOutliersAreFoundInBoundedLooks(t *testing.T) {
-	d := domain(t, algorithm.Identity)
+	d := domain(t, algorithm.Identity, 40)
 	r := rand.New(rand.NewPCG(4, 4))
 	way := noise(r, d.Len())
 	reads := 0
