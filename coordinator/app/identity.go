@@ -68,7 +68,7 @@ func newIdentities(federation string, link *wire.Options, o *Options, r promethe
 	if err != nil {
 		return nil, err
 	}
-	i := &identities{revocations: server.NewRevocations(store)}
+	i := &identities{revocations: server.NewRevocations(store, time.Now)}
 	i.issuer = &identity.Issuer{Federation: federation, Store: store, Life: id.Life, Now: time.Now, Random: rand.Reader}
 	if i.issuer.Authority, err = readAuthority(id); err != nil {
 		return nil, err

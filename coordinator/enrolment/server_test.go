@@ -148,7 +148,7 @@ func TestATokenIsExchangedForACertificateOfItsSite(t *testing.T) {
 	k := p.token("quebec", time.Hour)
 	mine := csr(t)
 	revoked := p.token("quebec", time.Hour)
-	if err := p.issuer.Store.Revoke(func(r *identity.Registry) error { _, err := r.RevokeToken(revoked.ID, "", time.Now()); return err }); err != nil {
+	if err := p.issuer.Store.Do(func(r *identity.Registry) error { _, err := r.RevokeToken(revoked.ID, "", time.Now()); return err }); err != nil {
 		t.Fatal(err)
 	}
 	stranger := k

@@ -22,6 +22,8 @@ var ErrNoAuthority = errors.New("this coordinator holds no authority's key, so t
 // reach the tunnel.
 type Peers interface {
 	Admit(publicKey []byte, site string) (*enrol.WireGuard, error)
+	// Forget ends what a revoked site's keys may do.
+	Forget(site string) error
 }
 
 // Issuer makes a federation's tokens and certificates.
@@ -32,8 +34,6 @@ type Issuer struct {
 	Authority *certs.Authority
 	// Life of a certificate.
 	Life time.Duration
-	// Declared says whether a site may exist.
-	Declared func(site string) bool
 	// Peers may be nil.
 	Peers  Peers
 	Now    func() time.Time

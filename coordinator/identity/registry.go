@@ -184,6 +184,21 @@ func (r *Registry) Check(serial, site string, notBefore time.Time) error {
 	return nil
 }
 
+// CheckSite refuses a revoked site that has proven itself without a certificate,
+// through a tunnel, until it has enrolled again.
+func (r *Registry) CheckSite(site string, now time.Time) error {
+	s, ok := r.Sites[site]
+	if !ok {
+		return nil
+	}
+	for _, c := range r.Certificates {
+		if c.Site == site && c.Revoked.IsZero() && now.Before(c.NotAfter) {
+			return nil
+		}
+	}
+	return &Error{v1alpha1.ReasonIdentityRevoked, fmt.Sprintf("site %s was revoked at %s; it enrols again with a new token", site, s.Time.UTC().Format(time.RFC3339))}
+}
+
 // Revoked is what a revocation took out of force.
 type Revoked struct{ Certificates, Tokens int }
 

@@ -124,6 +124,12 @@ func TestRevocationIsOfASiteACertificateOrAToken(t *testing.T) {
 		t.Error(got)
 	}
 	check("by site", "03", "quebec", from, true)
+	if err := r.CheckSite("quebec", now); refused(err) != v1alpha1.ReasonIdentityRevoked {
+		t.Errorf("by site, through a tunnel: %v", err)
+	}
+	if err := r.CheckSite("porto", now); err != nil {
+		t.Errorf("another site, through a tunnel: %v", err)
+	}
 	check("by site", "04", "porto", from, false)
 	check("by site, issued elsewhere before", "99", "quebec", from, true)
 	check("by site, issued elsewhere after", "98", "quebec", now.Add(time.Second), false)
@@ -132,6 +138,9 @@ func TestRevocationIsOfASiteACertificateOrAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("enrolled again", "05", "quebec", from, false)
+	if err := r.CheckSite("quebec", now); err != nil {
+		t.Errorf("enrolled again, through a tunnel: %v", err)
+	}
 	// One that was never seen here, an administrator's.
 	if got, err := r.RevokeSerial("77", "", now); err != nil || got.Certificates != 1 {
 		t.Error(got, err)
@@ -264,7 +273,7 @@ func TestEverythingSurvivesARestartAndNoSecretIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.Store.Revoke(func(r *Registry) error { r.RevokeSite("quebec", "", now); return nil }); err != nil {
+	if err := i.Store.Do(func(r *Registry) error { r.RevokeSite("quebec", "", now); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	again, err := OpenStore(dir)
@@ -358,7 +367,7 @@ func TestRenewalKeepsTheSiteAndTheTokenAndEndsWithARevocation(t *testing.T) {
 		t.Error(c.URIs)
 	}
 	// Whatever was got by the token goes with it.
-	if err := i.Store.Revoke(func(r *Registry) error { _, err := r.RevokeToken(k.ID, "", now); return err }); err != nil {
+	if err := i.Store.Do(func(r *Registry) error { _, err := r.RevokeToken(k.ID, "", now); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if err := i.Store.Check(certs.Serial(c.SerialNumber), "quebec", c.NotBefore); refused(err) != v1alpha1.ReasonCertificateRevoked {
@@ -386,6 +395,15 @@ type peers map[string]string
 func (p peers) Admit(key []byte, site string) (*enrol.WireGuard, error) {
 	p[string(key)] = site
 	return &enrol.WireGuard{Endpoint: "hub:1", Port: 7465}, nil
+}
+
+func (p peers) Forget(site string) error {
+	for k, s := range p {
+		if s == site {
+			delete(p, k)
+		}
+	}
+	return nil
 }
 
 func TestAWireGuardKeyGoesToItsSitesPeers(t *testing.T) {

@@ -29,14 +29,12 @@ type Store struct {
 
 	mu       sync.Mutex
 	registry *Registry
-	// revoked is closed, and made anew, by each revocation.
-	revoked chan struct{}
 }
 
 // OpenStore reads what is kept in a folder. A damaged file is an error: without it
 // who was revoked would be let in again.
 func OpenStore(folder string) (*Store, error) {
-	s := &Store{path: filepath.Join(folder, fileName), registry: &Registry{}, revoked: make(chan struct{})}
+	s := &Store{path: filepath.Join(folder, fileName), registry: &Registry{}}
 	b, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -79,25 +77,6 @@ func (s *Store) Do(change func(*Registry) error) error {
 	return nil
 }
 
-// Revoke is Do, and wakes those who wait for revocations.
-func (s *Store) Revoke(change func(*Registry) error) error {
-	if err := s.Do(change); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.revoked)
-	s.revoked = make(chan struct{})
-	return nil
-}
-
-// Revocations is closed at the next revocation.
-func (s *Store) Revocations() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.revoked
-}
-
 // Look reads the registry; read must not keep it.
 func (s *Store) Look(read func(*Registry)) {
 	s.mu.Lock()
@@ -108,6 +87,12 @@ func (s *Store) Look(read func(*Registry)) {
 // Check is the registry's.
 func (s *Store) Check(serial, site string, notBefore time.Time) (err error) {
 	s.Look(func(r *Registry) { err = r.Check(serial, site, notBefore) })
+	return err
+}
+
+// CheckSite is the registry's.
+func (s *Store) CheckSite(site string, now time.Time) (err error) {
+	s.Look(func(r *Registry) { err = r.CheckSite(site, now) })
 	return err
 }
 

@@ -130,7 +130,7 @@ func (a *Admin) RevokeIdentity(ctx context.Context, req *coordinatorv1.RevokeIde
 		return nil, status.Errorf(codes.InvalidArgument, "serial %.80q is not hexadecimal, at most 20 bytes: girassol identities and openssl x509 -serial show it", req.GetSerial())
 	}
 	var done identity.Revoked
-	err = issuer.Store.Revoke(func(r *identity.Registry) (err error) {
+	err = issuer.Store.Do(func(r *identity.Registry) (err error) {
 		switch now := issuer.Now(); {
 		case req.GetSite() != "":
 			done = r.RevokeSite(req.GetSite(), req.GetMessage(), now)
@@ -150,6 +150,11 @@ func (a *Admin) RevokeIdentity(ctx context.Context, req *coordinatorv1.RevokeIde
 		}
 	}
 	sessions := a.Revocations.End()
+	if peers := issuer.Peers; peers != nil && req.GetSite() != "" {
+		if err := peers.Forget(req.GetSite()); err != nil {
+			a.Log.Error("the site is revoked, its WireGuard keys are still there", "site", req.GetSite(), "error", err)
+		}
+	}
 	a.Log.Warn("identity revoked", "site", req.GetSite(), "serial", serial, "token", req.GetTokenId(), "certificates", done.Certificates,
 		"tokens", done.Tokens, "sessions", sessions, "message", req.GetMessage(), "by", caller(ctx), "reason", v1alpha1.ReasonIdentityRevoked)
 	return &coordinatorv1.RevokeIdentityResponse{Certificates: uint32(done.Certificates), Tokens: uint32(done.Tokens), Sessions: uint32(sessions)}, nil

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,21 +25,23 @@ import (
 // in the middle of a call.
 type Revocations struct {
 	store *identity.Store
+	now   func() time.Time
 
 	mu   sync.Mutex
 	live map[*standing]bool
 }
 
-// standing is a call that stands on a certificate.
+// standing is a call that stands on a certificate, or on a tunnel's key.
 type standing struct {
-	certificate *x509.Certificate
+	certificate *x509.Certificate // nil through a tunnel
+	site        string            // through a tunnel
 	session     bool
 	end         context.CancelCauseFunc
 }
 
 // NewRevocations asks a store.
-func NewRevocations(store *identity.Store) *Revocations {
-	return &Revocations{store: store, live: map[*standing]bool{}}
+func NewRevocations(store *identity.Store, now func() time.Time) *Revocations {
+	return &Revocations{store: store, now: now, live: map[*standing]bool{}}
 }
 
 // Vet refuses a revoked certificate; see wire.Options.
@@ -58,12 +61,12 @@ func (r *Revocations) ServerOptions() []grpc.ServerOption {
 // begin watches a call. done returns what the call shall return instead of its own
 // error.
 func (r *Revocations) begin(ctx context.Context, method string) (_ context.Context, done func(error) error, err error) {
-	c := wire.PeerCertificate(ctx)
-	if c == nil {
+	id, ok := wire.Peer(ctx)
+	if !ok {
 		return ctx, func(err error) error { return err }, nil
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	s := &standing{certificate: c, session: method == coordinatorv1.Fleet_Session_FullMethodName, end: end}
+	s := &standing{certificate: wire.PeerCertificate(ctx), site: id.Site, session: method == coordinatorv1.Fleet_Session_FullMethodName, end: end}
 	r.mu.Lock()
 	r.live[s] = true
 	r.mu.Unlock()
@@ -78,11 +81,18 @@ func (r *Revocations) begin(ctx context.Context, method string) (_ context.Conte
 		return err
 	}
 	// After it is registered: a revocation in between is not missed.
-	if err := r.Vet(c); err != nil {
+	if err := r.check(s); err != nil {
 		_ = done(nil)
 		return nil, nil, status.Error(codes.PermissionDenied, err.Error())
 	}
 	return ctx, done, nil
+}
+
+func (r *Revocations) check(s *standing) error {
+	if s.certificate != nil {
+		return r.Vet(s.certificate)
+	}
+	return r.store.CheckSite(s.site, r.now())
 }
 
 // revocation is why a call's context ended, nil if not by a revocation.
@@ -103,7 +113,7 @@ func (r *Revocations) End() (sessions int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s := range r.live {
-		if err := r.Vet(s.certificate); err != nil {
+		if err := r.check(s); err != nil {
 			s.end(err)
 			delete(r.live, s)
 			if s.session {
