@@ -40,6 +40,10 @@ func TestWireFormatIsFixed(t *testing.T) {
 		{encoding(algorithm.DCT64, 8, algorithm.BF16), "1773 34a8e7136a97974a"},
 		{encoding(algorithm.Identity, 2, algorithm.FP32), "10557 4427c0d60115a9cb"},
 		{encoding(algorithm.DCT64, 1, algorithm.TwoBit), "1452 7da4ebdb2c13ba97"},
+		{encoding(algorithm.DCT64, 16, algorithm.EightBit), "752 ac9b719d65d58e0f"},
+		{encoding(algorithm.Identity, 4, algorithm.FourBit), "1332 1aaa75f6c74b7c07"},
+		{encoding(algorithm.DCT64, 1, algorithm.EightBit), "5048 f90f184590e5da54"},
+		{algorithm.Encoding{Transform: algorithm.DCT64, KeepOneIn: 8, Values: algorithm.OneBit, GroupSize: 256}, "697 fa42cde7509b626b"},
 		{encoding(algorithm.Identity, 1, algorithm.FP32), "19472 5d37df8f9ba98d24"},
 	} {
 		d := NewDomain(l, c.e.Transform)

@@ -1,6 +1,6 @@
 // Package kernel owns the inner loops over float32 vectors: weighted
 // accumulation, the outer step, the cosine transform, selection of the largest,
-// two-level quantisation, bfloat16 and norms.
+// quantisation by levels and steps, bfloat16 and norms.
 //
 // Each function is portable Go; on amd64 with AVX2 assembly does all but the tail
 // of the vectors. Every result that can enter a model is the same bit for bit on
