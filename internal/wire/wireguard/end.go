@@ -92,19 +92,25 @@ func newEnd(c endConfig) (*end, error) {
 	if err := checkMTU(c.mtu); err != nil {
 		return nil, err
 	}
-	e := &end{key: c.key, address: Address(c.key.Public())}
+	address := Address(c.key.Public())
+	var n network
 	var err error
 	switch c.device {
 	case Userspace:
-		e.network, err = newUserspace(e.address, c.mtu)
+		n, err = newUserspace(address, c.mtu)
 	case Kernel:
-		e.network, err = newKernel(e.address, c.mtu)
+		n, err = newKernel(address, c.mtu)
 	default:
 		return nil, fmt.Errorf("wireguard: device %q is neither %s nor %s", c.device, Userspace, Kernel)
 	}
 	if err != nil {
 		return nil, err
 	}
+	return newEndOn(n, c)
+}
+
+func newEndOn(n network, c endConfig) (*end, error) {
+	e := &end{key: c.key, address: Address(c.key.Public()), network: n}
 	if c.bind == nil {
 		c.bind = conn.NewDefaultBind()
 	}
@@ -112,7 +118,7 @@ func newEnd(c endConfig) (*end, error) {
 		Verbosef: device.DiscardLogf,
 		Errorf:   func(format string, args ...any) { c.log.Debug("wireguard", "message", fmt.Sprintf(format, args...)) },
 	})
-	err = e.device.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\n", c.key.hex(), c.port))
+	err := e.device.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\n", c.key.hex(), c.port))
 	if err == nil {
 		err = e.device.Up()
 	}
