@@ -34,7 +34,7 @@ type Upload struct {
 	payload *codec.Payload
 	// encoding is the round's; unset for first weights.
 	encoding algorithm.Encoding
-	// quota counts its bytes, of at most most for a member; nil for first weights.
+	// quota counts its bytes, nil for first weights; an update has most of them or fewer.
 	quota *admission.Site
 	most  int64
 	// measured is set before it is settled, where spec.admission bounds norms.
@@ -172,9 +172,6 @@ func (e *Engine) beginUpdate(now time.Time, h *coordinatorv1.PushHeader) (*Uploa
 // in its place.
 func (e *Engine) openUpload(s *session.Session, h *coordinatorv1.PushHeader) *Upload {
 	u := &Upload{header: h, member: s, name: s.Member, site: s.Site}
-	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
-		u.encoding = e.params().Uplink
-	}
 	if h.GetKind() != coordinatorv1.PushHeader_KIND_SEED {
 		u.encoding = e.params().Uplink
 	}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -151,7 +150,6 @@ type raw struct {
 	*http2.Framer
 	block bytes.Buffer
 	enc   *hpack.Encoder
-	once  sync.Once
 	ended chan struct{}
 }
 
