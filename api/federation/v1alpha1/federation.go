@@ -91,7 +91,7 @@ type FederationSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Running;Suspended
 	State RunState `json:"state,omitempty"`
-	// Link says how agents and coordinator reach each other. Kubernetes only.
+	// Link says how agents and coordinator reach each other.
 	// +optional
 	Link LinkSpec `json:"link,omitzero"`
 	// Coordinator says where and how the coordinator runs. Kubernetes only.

@@ -15,7 +15,8 @@ const (
 	// own authority; a site's name stands in its certificate. Default.
 	LinkMTLS LinkMode = "MTLS"
 	// LinkWireGuard: a tunnel of the product's own; a site's name belongs to its
-	// tunnel key, which its certificate has vouched for.
+	// tunnel key, which its certificate or the coordinator's file of peers has vouched
+	// for. Not on Kubernetes.
 	LinkWireGuard LinkMode = "WireGuard"
 	// LinkMesh: plaintext inside a mesh that encrypts below (Cilium, Linkerd). A
 	// site's name is then what its agent says.
@@ -23,6 +24,8 @@ const (
 )
 
 // LinkSpec says how agents and coordinator reach each other.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'WireGuard') && !has(self.wireGuard)",message="a WireGuard tunnel of the product's own is for coordinators that run outside Kubernetes; here take mode MTLS, or Mesh where the cluster's network encrypts (Cilium, Linkerd)",fieldPath=".mode"
 type LinkSpec struct {
 	// +optional
 	Mode LinkMode `json:"mode,omitempty"`
