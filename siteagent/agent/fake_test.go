@@ -55,7 +55,8 @@ type coordinator struct {
 	answer    func(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult
 
 	// loss is when a silent session is given up; long, for a slow machine.
-	loss time.Duration
+	loss  time.Duration
+	tests measured
 }
 
 type blob struct {
@@ -81,6 +82,7 @@ type member struct {
 	// Guarded by coordinator.mu.
 	beats  []*coordinatorv1.Heartbeat
 	leaves []*coordinatorv1.Leave
+	tests  []*coordinatorv1.LinkTestResult
 }
 
 func newCoordinator(t *testing.T, strategy string, specs []tensor.Spec) *coordinator {

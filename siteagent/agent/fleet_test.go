@@ -64,6 +64,9 @@ func (c *coordinator) Session(stream grpc.BidiStreamingServer[coordinatorv1.Sess
 				if l := in.GetLeave(); l != nil {
 					m.leaves = append(m.leaves, l)
 				}
+				if r := in.GetLinkTestResult(); r != nil {
+					m.tests = append(m.tests, r)
+				}
 			})
 		}
 	}()
