@@ -20,7 +20,7 @@ const now = 1_764_525_600_000 // 2025-11-30T18:00:00Z
 func training() *coordinatorv1.FederationStatus {
 	return &coordinatorv1.FederationStatus{
 		Federation: "demo", Phase: "Training", Reason: "Collecting", Message: "waits for 2 of 3 members until 18:00:12", NowUnixMs: now,
-		Algorithm: &coordinatorv1.Algorithm{Strategy: "decoupled-momentum"}, Version: proto.Uint64(11), Digest: []byte{0x3f, 0x2a, 0x9c, 0x1e, 0xff}, Parameters: 422_144,
+		Algorithm: &coordinatorv1.Algorithm{Strategy: "decoupled-momentum", OuterLearningRate: 1, OuterMomentum: 0.45}, Version: proto.Uint64(11), Digest: []byte{0x3f, 0x2a, 0x9c, 0x1e, 0xff}, Parameters: 422_144,
 		Round:       &coordinatorv1.RoundStatus{Number: 13, State: "Collecting", StartedUnixMs: now - 8000, StopAtUnixMs: now + 8000, DeadlineUnixMs: now + 12_000, Granted: []string{"lisboa/a", "porto/x", "porto/y"}, Reported: []string{"lisboa/a"}, WaitingFor: []string{"porto/x", "porto/y"}},
 		RoundsTotal: 40, RoundsCommitted: 11, RoundsVoid: 1, CommittedSamples: 1_234_567, Agreement: proto.Float64(0.213), BytesUp: 1_204_000, BytesDown: 33_400_000,
 		Evaluation: &coordinatorv1.Evaluation{Version: 10, Samples: 4096, Loss: proto.Float64(2.41311)},

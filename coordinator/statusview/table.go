@@ -105,8 +105,12 @@ func runParts(s *coordinatorv1.FederationStatus) []string {
 		parts = append(parts, Count(float64(n))+" tokens")
 	}
 	parts = append(parts, dataParts(s)...)
-	if name := clean(s.GetAlgorithm().GetStrategy()); name != "" {
-		parts = append(parts, name)
+	if a := s.GetAlgorithm(); a.GetStrategy() != "" {
+		parts = append(parts, clean(a.GetStrategy()))
+		if a.GetOuterLearningRate() > 0 {
+			// Of the outer step, as the newest commit made it.
+			parts = append(parts, fmt.Sprintf("eta %.3g, mu %.3g", a.GetOuterLearningRate(), a.GetOuterMomentum()))
+		}
 	}
 	if s.Agreement != nil {
 		parts = append(parts, fmt.Sprintf("agreement %.2f", s.GetAgreement()))
