@@ -75,7 +75,7 @@ func newHubAt(t *testing.T, now time.Time, hosts ...string) *hub {
 		t.Fatal(err)
 	}
 	pair.Certificate = append(pair.Certificate, ca.Raw)
-	h := &hub{t: t, authority: a, skew: now.Sub(time.Now())}
+	h := &hub{t: t, authority: a, skew: time.Until(now)}
 	s := httptest.NewUnstartedServer(h)
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

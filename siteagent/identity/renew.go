@@ -79,7 +79,7 @@ func (r *Renewal) step(ctx context.Context) (time.Duration, error) {
 	if c == nil {
 		return look, errors.New("identity: the certificate's file is gone: enrol again with a new token")
 	}
-	if wait := r.due(c).Sub(time.Now()); wait > 0 {
+	if wait := time.Until(r.due(c)); wait > 0 {
 		return min(wait, look), nil
 	}
 	return 0, r.renew(ctx)

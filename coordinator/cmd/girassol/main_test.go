@@ -215,7 +215,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}{
 		"nobody there":       {nil, "status --address " + nobody, 1, "no coordinator answers at " + nobody + ": start one, or name its address with --address or GIRASSOL_ADDRESS"},
 		"watch nobody":       {nil, "watch --address " + nobody, 1, "no coordinator answers"},
-		"refused":            {status.Error(codes.PermissionDenied, "IdentityMismatch: site lisboa"), "pause", 1, "a certificate that is not a site's"},
+		"refused":            {status.Error(codes.PermissionDenied, "IdentityMismatch: site lisboa"), "pause", 1, "must be a person's certificate"},
 		"other version":      {status.Error(codes.Unimplemented, "unknown method"), "pause", 1, "no Girassol coordinator, or one of another version"},
 		"slow":               {status.Error(codes.DeadlineExceeded, "too late"), "pause", 1, "does not answer within 10s"},
 		"anything else":      {status.Error(codes.Internal, "disk\nfull"), "pause", 1, "says: disk full"},
