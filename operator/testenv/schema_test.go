@@ -32,11 +32,12 @@ func TestBadFederationsAreRefusedWithTheWayOut(t *testing.T) {
 		edit func(*v1alpha1.Federation)
 		says string
 	}{
-		"long name":       {func(f *v1alpha1.Federation) { f.Name = strings.Repeat("a", 41) }, "at most 40 characters"},
-		"no sites":        {func(f *v1alpha1.Federation) { f.Spec.Sites = nil }, "spec.sites"},
-		"a site twice":    {func(f *v1alpha1.Federation) { f.Spec.Sites[1].Name = "quebec" }, "Duplicate value"},
-		"site name":       {func(f *v1alpha1.Federation) { f.Spec.Sites[1].Name = "Atlanta" }, "lower-case letters"},
-		"quorum of three": {func(f *v1alpha1.Federation) { f.Spec.Rounds.MinSites = 3 }, "lower rounds.minSites or name more sites"},
+		"long name":           {func(f *v1alpha1.Federation) { f.Name = strings.Repeat("a", 41) }, "at most 40 characters"},
+		"a tunnel of its own": {func(f *v1alpha1.Federation) { f.Spec.Link.Mode = v1alpha1.LinkWireGuard }, "take mode MTLS, or Mesh"},
+		"no sites":            {func(f *v1alpha1.Federation) { f.Spec.Sites = nil }, "spec.sites"},
+		"a site twice":        {func(f *v1alpha1.Federation) { f.Spec.Sites[1].Name = "quebec" }, "Duplicate value"},
+		"site name":           {func(f *v1alpha1.Federation) { f.Spec.Sites[1].Name = "Atlanta" }, "lower-case letters"},
+		"quorum of three":     {func(f *v1alpha1.Federation) { f.Spec.Rounds.MinSites = 3 }, "lower rounds.minSites or name more sites"},
 		"maxSites below the quorum": {func(f *v1alpha1.Federation) {
 			f.Spec.Rounds.MinSites, f.Spec.MaxSites = 2, pointer(int32(1))
 		}, "raise maxSites"},
