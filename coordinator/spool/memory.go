@@ -8,7 +8,7 @@ import (
 // Block is the unit in which uploads take memory, in bytes.
 const Block = 256 << 10
 
-// segment is the unit in which a Memory grows, in bytes: sixteen huge pages.
+// segment is the unit in which a Memory grows, in bytes.
 const segment = 32 << 20
 
 // Memory is what uploads share. It grows as they need it, up to a bound, and is
