@@ -137,7 +137,12 @@ func withoutPath(err error) error {
 func (o *options) renewal(files *identity.Files, log *slog.Logger) *identity.Renewal {
 	r := &identity.Renewal{
 		Files: files, Random: rand.Reader, Log: log,
-		Dial: func() (*grpc.ClientConn, error) { return wire.Dial(o.coordinator, o.link) },
+		Dial: func() (*grpc.ClientConn, error) {
+			if o.coordinator == "" {
+				return nil, errors.New("certificates are renewed beside the tunnel, not through it: give --coordinator, too")
+			}
+			return wire.Dial(o.coordinator, o.link)
+		},
 	}
 	o.tunnel.renew(r, o.data, log)
 	return r
