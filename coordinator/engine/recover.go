@@ -162,6 +162,9 @@ func (e *Engine) newModel(st *tensor.State, residual []float32, needed bool) *mo
 	if residual == nil && needed {
 		residual = tensor.NewVector(domain.Len())
 	}
+	// Now, while nobody waits, and not in the first commit.
+	tensor.Populate(st.Momentum)
+	tensor.Populate(residual)
 	return &model{
 		state: st, residual: residual, domain: domain, layout: st.Layout.Digest(), digest: st.Digest(),
 	}

@@ -21,3 +21,13 @@ func mapMemory(n, offset int) (unsafe.Pointer, func(), bool) {
 	skip := int(-uintptr(base)&(hugePage-1)) + offset
 	return unsafe.Add(base, skip), func() { _ = unix.MunmapPtr(base, uintptr(size)) }, true
 }
+
+// populate asks for the whole pages of a mapping's part, zeroed where they are not
+// there yet. Kernels before 5.14 do not know how; pages then come when touched.
+func populate(b []byte) {
+	page := unix.Getpagesize()
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & uintptr(page-1))
+	if whole := (len(b) - skip) &^ (page - 1); whole > 0 {
+		_ = unix.Madvise(b[skip:skip+whole], unix.MADV_POPULATE_WRITE)
+	}
+}

@@ -169,6 +169,20 @@ func TestLargeVectorsAreZeroedAndPlacedApart(t *testing.T) {
 	}
 }
 
+func TestPopulateLeavesValuesAlone(t *testing.T) {
+	v := NewVector(offHeapBytes + 7)
+	defer FreeVector(v)
+	v[3], v[len(v)-1] = 1, 2
+	Populate(v)
+	Populate(nil)
+	Populate([]float32{5})
+	for i, x := range v {
+		if want := map[int]float32{3: 1, len(v) - 1: 2}[i]; x != want {
+			t.Fatalf("element %d is %g, want %g", i, x, want)
+		}
+	}
+}
+
 func TestFreeVectorLeavesForeignMemoryAlone(t *testing.T) {
 	FreeVector(nil)
 	v := make([]float32, offHeapBytes)
