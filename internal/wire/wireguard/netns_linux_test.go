@@ -328,23 +328,30 @@ func TestBetweenNamespacesAKernelDeviceMeetsAUserspaceOne(t *testing.T) {
 }
 
 // impaired makes the path bad by tc's netem where the kernel has it, else by a
-// relay of this process' kind in the path's namespace, and returns how.
-func (n *namespaces) impaired(netem, relay string, site *helperConfig) string {
+// relay in the path's namespace, and tc's tbf if a rate is given; it returns how.
+func (n *namespaces) impaired(netem, rate, relay string, site *helperConfig) string {
 	n.t.Helper()
 	if n.command(n.path, "tc qdisc add dev p0 root netem "+netem).Run() == nil {
 		n.run(n.path, "tc qdisc add dev p1 root netem "+netem)
 		return "tc netem"
 	}
+	how := "a relay, for want of tc's netem in this kernel"
+	if rate != "" {
+		for _, dev := range []string{"p0", "p1"} {
+			n.run(n.path, "tc qdisc add dev "+dev+" root tbf rate "+rate+" burst 64kb latency 250ms")
+		}
+		how = "tc tbf (rate) and a relay (delay), for want of tc's netem in this kernel"
+	}
 	n.start(n.path, helperConfig{Role: "relay", KeyFile: relay, Endpoint: site.Endpoint, Port: hubPort})
 	site.Endpoint = fmt.Sprintf("10.81.1.1:%d", hubPort)
-	return "a relay, for want of tc's netem in this kernel"
+	return how
 }
 
 func TestBetweenNamespacesATransferSurvivesABadPath(t *testing.T) {
 	n := newNamespaces(t)
 	how := ""
 	_, site, _ := n.ends(func(_, s *helperConfig) {
-		how = n.impaired("delay 10ms 5ms loss 2%", `{"Delay":10000000,"Jitter":5000000,"Loss":0.02}`, s)
+		how = n.impaired("delay 10ms 5ms loss 2%", "", `{"Delay":10000000,"Jitter":5000000,"Loss":0.02}`, s)
 	})
 	t.Logf("20 ms RTT, 5 ms jitter, 2 %% loss each way by %s", how)
 	site.ask("dial")
@@ -361,7 +368,7 @@ func TestBetweenNamespacesARoundCostsLittle(t *testing.T) {
 	up, down := roundBytes(t)
 	how := ""
 	_, site, _ := n.ends(func(_, s *helperConfig) {
-		how = n.impaired("delay 17.5ms rate 100mbit limit 1000", `{"Delay":17500000,"Rate":12500000}`, s)
+		how = n.impaired("delay 17.5ms rate 100mbit limit 1000", "100mbit", `{"Delay":17500000}`, s)
 	})
 	site.ask("dial")
 	const round = 600
