@@ -89,13 +89,12 @@ const (
 
 // testLink measures beside all other work and hands the result to the session.
 func (a *Agent) testLink(ctx context.Context, group *sync.WaitGroup, s *session, t *coordinatorv1.LinkTest) {
-	if !s.testing.TryLock() {
-		a.log.Warn("a link test is at work already; another is not begun", "id", t.GetId())
-		return
-	}
 	group.Go(func() {
-		defer s.testing.Unlock()
-		r := measureLink(ctx, s.client, t)
+		r := &coordinatorv1.LinkTestResult{Error: "another link test is at work"}
+		if s.testing.TryLock() {
+			r = measureLink(ctx, s.client, t)
+			s.testing.Unlock() // before the answer, after which the next may be asked for
+		}
 		r.Id = t.GetId()
 		select {
 		case s.results <- r:
