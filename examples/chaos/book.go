@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -43,6 +44,9 @@ func newBook(dir string) *book {
 // once, and each delta leads to its digest.
 func (b *book) follow() error {
 	r, err := checkpoint.Read(b.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the first coordinator makes it
+	}
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -66,18 +67,23 @@ type options struct {
 	loopback bool
 	keep     string
 	inside   bool
+	out      io.Writer
 }
+
+// sayf tells whoever looks on.
+func (o options) sayf(format string, args ...any) { _, _ = fmt.Fprintf(o.out, format, args...) }
 
 func command() *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{
 		Use: "chaos", Short: "Break a federation of real processes and look whether it comes to itself", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = cmd.OutOrStdout()
 			if o.seed == 0 {
 				o.seed = rand.Uint64N(1 << 32)
 			}
 			if why := noNamespaces(); why != "" && !o.loopback {
-				fmt.Printf("no network namespaces (%s): all processes share the loopback, and faults of networks and disks are left out\n", why)
+				o.sayf("no network namespaces (%s): all processes share the loopback, and faults of networks and disks are left out\n", why)
 				o.loopback = true
 			}
 			if !o.loopback && !o.inside {

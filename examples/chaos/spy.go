@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,7 +48,8 @@ type spy struct {
 	mu     sync.Mutex
 	out    *os.File
 	tasks  map[string]*watched
-	frozen time.Duration // in all
+	frozen time.Duration // in all, up to
+	ticked time.Time
 }
 
 type watched struct {
@@ -67,7 +68,7 @@ func spyOn(path string, trainer []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	socket := filepath.Join(dir, "trainer.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -93,19 +94,24 @@ func spyOn(path string, trainer []string) error {
 	return c.Wait()
 }
 
-// clock notices when the process was frozen.
+// tick is how often the spy looks whether it was frozen.
+const tick = 50 * time.Millisecond
+
 func (s *spy) clock() {
-	const every = 50 * time.Millisecond
-	for last := time.Now(); ; {
-		time.Sleep(every)
-		now := time.Now()
-		if away := now.Sub(last) - every; away > 4*every {
-			s.mu.Lock()
-			s.frozen += away
-			s.mu.Unlock()
-		}
-		last = now
+	for {
+		s.mu.Lock()
+		s.thaw(time.Now())
+		s.mu.Unlock()
+		time.Sleep(tick)
 	}
+}
+
+// thaw adds what the process was frozen since the last look. mu is held.
+func (s *spy) thaw(now time.Time) {
+	if away := now.Sub(s.ticked) - tick; !s.ticked.IsZero() && away > 4*tick {
+		s.frozen += away
+	}
+	s.ticked = now
 }
 
 // swell takes much more memory than a trainer may have, when it is told to.
@@ -123,7 +129,7 @@ func swell() {
 		time.Sleep(50 * time.Millisecond)
 	}
 	time.Sleep(time.Minute)
-	fmt.Println(len(held))
+	runtime.KeepAlive(held)
 }
 
 func (s *spy) proxy(upstream string) http.Handler {
@@ -167,6 +173,7 @@ func (s *spy) given(b []byte) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.thaw(time.Now())
 	stop := time.Now().Add(time.Duration(t.StopInSeconds * float64(time.Second)))
 	if w := s.tasks[t.ID]; w != nil && w.stop.Before(stop) {
 		return // handed out again: the first stop time holds
@@ -179,9 +186,10 @@ func (s *spy) told(id string, b []byte) {
 	if json.Unmarshal(b, &p) != nil {
 		return
 	}
-	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
+	s.thaw(now)
 	w := s.tasks[id]
 	if w == nil || p.Steps <= w.steps {
 		return
