@@ -71,10 +71,11 @@ type AdminClient interface {
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// CreateToken makes a one-time token with which an agent enrols as the site.
-	// FAILED_PRECONDITION where the coordinator holds no authority's key; so with the
-	// other calls about identities.
+	// FAILED_PRECONDITION where the coordinator holds no authority's key, and, like the
+	// other calls about identities, without mutual TLS.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListIdentities tells tokens that are not used yet and certificates by site.
+	// ListIdentities tells tokens that are not used yet, certificates that were issued
+	// or revoked here by site, and with serial "*" the sites that were revoked.
 	ListIdentities(ctx context.Context, in *ListIdentitiesRequest, opts ...grpc.CallOption) (*ListIdentitiesResponse, error)
 	// RevokeIdentity takes a site's certificates, or one of them, or a token out of
 	// force for ever and ends live sessions that stand on them.
@@ -273,10 +274,11 @@ type AdminServer interface {
 	// Report is the ledgers by federation, site and round, with baselines.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// CreateToken makes a one-time token with which an agent enrols as the site.
-	// FAILED_PRECONDITION where the coordinator holds no authority's key; so with the
-	// other calls about identities.
+	// FAILED_PRECONDITION where the coordinator holds no authority's key, and, like the
+	// other calls about identities, without mutual TLS.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListIdentities tells tokens that are not used yet and certificates by site.
+	// ListIdentities tells tokens that are not used yet, certificates that were issued
+	// or revoked here by site, and with serial "*" the sites that were revoked.
 	ListIdentities(context.Context, *ListIdentitiesRequest) (*ListIdentitiesResponse, error)
 	// RevokeIdentity takes a site's certificates, or one of them, or a token out of
 	// force for ever and ends live sessions that stand on them.
