@@ -26,8 +26,8 @@ type collector struct {
 	energies func() map[string]ledger.Account
 	rising   rising
 
-	phase, committed, void, samples, parameters, bytes, loss, heldOut, agreement                                         *prometheus.Desc
-	sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline, quarantined *prometheus.Desc
+	phase, committed, void, samples, parameters, bytes, loss, heldOut, agreement                                                  *prometheus.Desc
+	linkRTT, sitePhase, members, training, siteSamples, siteRounds, energy, uncertainty, emissions, signal, baseline, quarantined *prometheus.Desc
 }
 
 // scrapeTimeout bounds the wait for a busy engine.
@@ -55,6 +55,7 @@ func newCollector(federation string, status func(context.Context) (*coordinatorv
 		firstStep:   desc("site_first_step_seconds", "From the site's last admission to the first step of one of its members.", "site"),
 		members:     desc("site_members", "Members of the site with a session.", "site"),
 		quarantined: desc("site_quarantined", "1 while the site's updates are refused by spec.admission, and why; no value otherwise.", "site", "reason"),
+		linkRTT:     desc("site_link_rtt_seconds", "From a heartbeat to its reply as the site's agents see it, the least of the last minute and of its members.", "site"),
 		training:    desc("site_training_seconds_total", "Training time behind the site's committed updates.", "site"),
 		siteSamples: desc("site_samples_total", "Samples of the site's committed updates.", "site"),
 		siteRounds:  desc("site_rounds_total", "Committed rounds with an update of the site.", "site"),
@@ -113,6 +114,9 @@ func (c *collector) site(s *coordinatorv1.SiteStatus, gauge, count func(*prometh
 	name := s.GetName()
 	gauge(c.sitePhase, 1, name, s.GetPhase(), s.GetReason())
 	gauge(c.members, float64(len(s.GetMembers())), name)
+	if rtt, ok := leastRTT(s.GetMembers()); ok {
+		gauge(c.linkRTT, rtt, name)
+	}
 	if q := s.GetQuarantine(); q != nil {
 		gauge(c.quarantined, 1, name, q.GetReason())
 	}

@@ -5,8 +5,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/internal/wire/wireguard"
 )
+
+// leastRTT of members that know one.
+func leastRTT(members []*coordinatorv1.MemberStatus) (least float64, ok bool) {
+	for _, m := range members {
+		if l := m.GetLink(); l != nil && l.RttSeconds != nil && (!ok || l.GetRttSeconds() < least) {
+			least, ok = l.GetRttSeconds(), true
+		}
+	}
+	return least, ok
+}
 
 // tunnelCollector exports what the hub has seen of its peers, summed over a site's
 // keys.

@@ -249,7 +249,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 	limiter := o.power.limiter(o.data, gpus, log)
 	defer limiter.Close()
-	events, err := connectRedis(o.redis, log)
+	events, err := connectRedis(o.redis, through.redisDialer(o.tunnel.redis), log)
 	if err != nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 	}
 }
 
-func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {
+func connectRedis(url string, dial redisDialer, log *slog.Logger) (redis.UniversalClient, error) {
 	if url == "" {
 		return nil, nil
 	}
@@ -381,6 +381,9 @@ func connectRedis(url string, log *slog.Logger) (redis.UniversalClient, error) {
 	// The reader has its own pauses between attempts, and an unreachable Redis
 	// must not hold up the agent's end.
 	o.MaxRetries, o.DialerRetries, o.DialTimeout = -1, 1, 2*time.Second
+	if dial != nil {
+		o.Dialer = dial(o.TLSConfig)
+	}
 	redis.SetLogger(redisLog{log})
 	return redis.NewClient(o), nil
 }

@@ -58,7 +58,7 @@ func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
 func TestARedisURLFromASecretIsTakenAsItComesAndNeverShown(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	// A Secret made from a file ends with the file's last line break.
-	client, err := connectRedis("redis://:s3cret@127.0.0.1:1/0\n", log)
+	client, err := connectRedis("redis://:s3cret@127.0.0.1:1/0\n", nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestARedisURLFromASecretIsTakenAsItComesAndNeverShown(t *testing.T) {
 		t.Error(err)
 	}
 	for _, url := range []string{"redis://:s3cret@127.0.0.1:port", "redis://:s3cret@a b/0", "redis://:s3\x00cret@a", "http://:s3cret@a"} {
-		if _, err := connectRedis(url, log); err == nil || strings.Contains(err.Error(), "s3") {
+		if _, err := connectRedis(url, nil, log); err == nil || strings.Contains(err.Error(), "s3") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}
