@@ -58,7 +58,7 @@ func (k *kernel) configure() error {
 	if err != nil {
 		return fmt.Errorf("IPv6 is off on this machine: %w", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	// No duplicate address detection: the address is a key's.
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+k.name+"/accept_dad", []byte("0"), 0)
 	req := in6Ifreq{addr: k.address.As16(), prefixLen: uint32(Prefix.Bits()), index: int32(i.Index)}
