@@ -571,6 +571,11 @@ func TestARevokedSerialEndsTheSessionThatStandsOnIt(t *testing.T) {
 	s.untilLog("agent-a", "CertificateRevoked")
 	// The other site's rounds go on.
 	s.untilVersion(v + 2)
+	// Who is no site gets no site's certificate.
+	admin := s.dial(wire.Options{CertFile: s.file("admin.pem"), KeyFile: s.file("admin-key.pem"), CAFile: s.file("ca.pem")})
+	if _, err := coordinatorv1.NewFleetClient(admin).Renew(ctx, &coordinatorv1.RenewRequest{}); err == nil || !strings.Contains(err.Error(), "IdentityMismatch") {
+		t.Errorf("an administrator renews a site's certificate: %v", err)
+	}
 	if _, err := s.admin.RevokeIdentity(ctx, &coordinatorv1.RevokeIdentityRequest{}); status.Code(err).String() != "InvalidArgument" {
 		t.Errorf("revoking nothing: %v", err)
 	}

@@ -32,10 +32,10 @@ type Identity struct {
 
 // String is the identity's URI.
 func (i Identity) String() string {
-	switch {
-	case i.Role == "":
+	switch i.Role {
+	case "":
 		return "nobody"
-	case i.Role == RoleSite:
+	case RoleSite:
 		return "spiffe://" + i.Federation + "/site/" + i.Site
 	}
 	return "spiffe://" + i.Federation + "/" + string(i.Role)
