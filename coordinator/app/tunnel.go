@@ -304,12 +304,19 @@ func (t *tunnel) Admit(publicKey []byte, site string) (*enrol.WireGuard, error) 
 	return &enrol.WireGuard{PublicKey: hub[:], Endpoint: t.endpoint, Port: wireguard.FleetPort}, nil
 }
 
-// Forget ends what a site's enrolled keys may do, and its connections.
+// Forget ends what a site's enrolled keys may do, and its connections. Keys in the
+// peers file are whose file it is.
 func (t *tunnel) Forget(site string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.enrolled, site)
-	return errors.Join(t.hub.SetPeers(peersOfEnrolment, t.enrolledPeers()), t.keep())
+	err := errors.Join(t.hub.SetPeers(peersOfEnrolment, t.enrolledPeers()), t.keep())
+	for _, p := range t.hub.Peers() {
+		if p.Site == site {
+			t.log.Warn("a revoked site still comes in by a key of the peers file: take it out there", "site", site, "publicKey", p.PublicKey, "file", t.file)
+		}
+	}
+	return err
 }
 
 func (t *tunnel) enrolledPeers() (out []wireguard.Peer) {
