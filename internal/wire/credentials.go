@@ -139,6 +139,8 @@ func (c linkCredentials) serverHandshake(conn net.Conn) (net.Conn, credentials.A
 		var notTLS tls.RecordHeaderError
 		if errors.As(err, &notTLS) && notTLS.Conn != nil {
 			refuse(conn, "mutual TLS is needed here, and this is no TLS: give certificate, key and CA files")
+		} else if !isAlert(err) && !errors.Is(err, os.ErrDeadlineExceeded) {
+			drain(conn) // it has been sent an alert
 		}
 		_ = secured.Close()
 		if isAlert(err) {

@@ -72,6 +72,12 @@ func refuse(conn net.Conn, reason string) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
+	drain(conn)
+}
+
+// drain takes what a client still sends until it has read what was written to it.
+func drain(conn net.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(refusalTime))
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, refusalBytes))
 }
 
