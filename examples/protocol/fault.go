@@ -28,6 +28,7 @@ const (
 	CountsFromTheta    // measures its work from the model, not from its start
 	ClaimsFullWeight   // tells the granted steps of a drained round as done
 	ForgetsPendingWork // does not keep an update on disk before it sends it
+	AsksNobody         // goes by the first answer when a commit was passed over
 	faults
 )
 
@@ -35,7 +36,7 @@ var faultNames = [...]string{
 	"none", "takes a fenced epoch", "takes a stale round", "takes a late update", "keeps counted uploads", "speaks for others",
 	"merges in arrival order", "announces before it writes", "forgets the round number", "forgets the term", "forgets the residual",
 	"ignores fencing", "misses deadlines", "drops stale work", "sends merged work again", "trains past the stop", "steps twice",
-	"counts from theta", "claims full weight", "forgets pending work",
+	"counts from theta", "claims full weight", "forgets pending work", "asks nobody",
 }
 
 func (f Fault) String() string { return faultNames[f] }

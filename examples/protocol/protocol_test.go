@@ -71,7 +71,7 @@ func TestProtocolHoldsUnderAnySchedule(t *testing.T) {
 		t.Log(report(*baseSeed, None))
 		n = 1
 	}
-	var next, commits, voids, crashes, stale, wrong atomic.Int64
+	var next, commits, voids, crashes, stale atomic.Int64
 	var bad atomic.Uint64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -90,7 +90,6 @@ func TestProtocolHoldsUnderAnySchedule(t *testing.T) {
 				voids.Add(int64(w.Voids))
 				crashes.Add(int64(w.Crashes))
 				stale.Add(int64(w.Stale))
-				wrong.Add(int64(w.check.Wrong))
 			}
 		})
 	}
@@ -98,8 +97,8 @@ func TestProtocolHoldsUnderAnySchedule(t *testing.T) {
 	if seed := bad.Load(); seed != 0 {
 		t.Fatalf("%s\nagain: go test -run Protocol ./examples/protocol -seed %d", report(seed, None), seed)
 	}
-	t.Logf("seeds %d to %d: %d commits, %d void rounds, %d crashes of the coordinator, %d stale updates, %d wrong guesses after full pulls",
-		*baseSeed, *baseSeed+uint64(n)-1, commits.Load(), voids.Load(), crashes.Load(), stale.Load(), wrong.Load())
+	t.Logf("seeds %d to %d: %d commits, %d void rounds, %d crashes of the coordinator, %d stale updates",
+		*baseSeed, *baseSeed+uint64(n)-1, commits.Load(), voids.Load(), crashes.Load(), stale.Load())
 	if n >= 1000 && (commits.Load() < int64(3*n) || voids.Load() == 0 || crashes.Load() == 0 || stale.Load() == 0) {
 		t.Error("too little happens in these schedules to prove anything")
 	}
@@ -109,7 +108,7 @@ func TestProtocolHoldsUnderAnySchedule(t *testing.T) {
 func TestProtocolFaultsAreFound(t *testing.T) {
 	most := uint64(20_000)
 	if raceEnabled {
-		most = 1000
+		most = 5000
 	}
 	for _, fault := range Faults() {
 		t.Run(strings.ReplaceAll(fault.String(), " ", "-"), func(t *testing.T) {

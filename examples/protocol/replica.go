@@ -71,6 +71,9 @@ func (m *member) answered(a *answer) {
 	switch {
 	case a.status == acceptedStatus:
 		u.accepted = true
+		if m.run == nil && m.mayBePassedOver(u) {
+			m.asked = u.id
+		}
 	case a.status == refusedStatus && a.reason == v1alpha1.ReasonFencedEpoch:
 		// Its token is dead, even if it does not know it yet.
 		m.hangUp()
@@ -165,7 +168,7 @@ func (m *member) apply(c *commit) {
 	k.version, k.digest = c.version, c.digest
 	m.w.check.holds(m, k.digest)
 	if u != nil && c.version > u.base {
-		m.resolve(mine, false)
+		m.resolve(mine)
 	}
 }
 
@@ -184,8 +187,8 @@ func (m *member) applyAgain() {
 	}
 }
 
-// install takes over the newest snapshot. What became of an update whose commit was
-// passed over is a guess then, by the coordinator's answer.
+// install takes over the newest snapshot. What became of an update whose commit is
+// passed over follows from the coordinator's answer.
 func (m *member) install(d *disk) {
 	k := &m.kept
 	snap := d.snaps[len(d.snaps)-1]
@@ -195,7 +198,7 @@ func (m *member) install(d *disk) {
 	k.measured = nil
 	if u := k.pending; u != nil && snap.version > u.base {
 		lists := snap.version > 0 && d.log[snap.version-1].lists(u.id)
-		m.resolve(lists || snap.version > u.base+1 && u.accepted, !lists && snap.version > u.base+1)
+		m.resolve(lists || snap.version > u.base+1 && u.accepted)
 	}
 	m.w.check.holds(m, k.digest)
 }
@@ -210,11 +213,8 @@ func (c *commit) lists(id string) bool {
 }
 
 // resolve ends the pending update.
-func (m *member) resolve(merged, guessed bool) {
+func (m *member) resolve(merged bool) {
 	u := m.kept.pending
-	if guessed {
-		m.w.check.guessed[u.id] = true
-	}
 	if !merged {
 		m.drop("it was not merged")
 		return

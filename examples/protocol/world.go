@@ -31,7 +31,7 @@ type plan struct {
 	round    round.Config
 	snapshot uint64 // commits between two snapshots
 	// keep so many deltas; 0 keeps all. A member that was away for longer pulls the
-	// whole state and must guess what became of its update.
+	// whole state, which does not tell what became of its update.
 	keep uint64
 }
 

@@ -10,6 +10,7 @@ import (
 	trainerv1 "girassol.dev/api/trainer/v1"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/codec"
+	"girassol.dev/internal/kernel"
 	"girassol.dev/internal/replica"
 )
 
@@ -308,5 +309,56 @@ func TestStepTimeIsToldWithinBounds(t *testing.T) {
 		if got := *stepSeconds(c.seconds, c.steps); got != c.want {
 			t.Errorf("%d steps in %v s: %v s a step, want %v", c.steps, c.seconds, got, c.want)
 		}
+	}
+}
+
+// An update that was accepted and then lost with its round must not be taken for
+// merged because the whole state was pulled past it.
+func TestAnAcceptedUpdateIsAskedAboutBeforeAFullPullPassesItOver(t *testing.T) {
+	c := newCoordinator(t, algorithm.DiLoCo, small)
+	r := launch(t, c, "", &person{t: t})
+	c.waitReady(0)
+	c.tell(c.grant(1, 2, long))
+	first := c.waitPushes(1)[0]
+	c.waitBeat("done", func(h *coordinatorv1.Heartbeat) bool {
+		return h.GetState() == coordinatorv1.MemberState_MEMBER_STATE_READY && h.GetRound() == 1
+	})
+	// The round goes by without it, and nobody says so.
+	c.commit("of others")
+	c.commit("of others, again")
+	asked := 0
+	c.do(func() {
+		delete(c.deltas, 1)
+		delete(c.accepted, first.header.GetUpdateId())
+		c.answer = func(h *coordinatorv1.PushHeader) *coordinatorv1.PushResult {
+			if h.GetUpdateId() != first.header.GetUpdateId() {
+				return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_ACCEPTED}
+			}
+			asked++
+			return &coordinatorv1.PushResult{Status: coordinatorv1.PushResult_STATUS_STALE, Reason: "StaleRound"}
+		}
+	})
+	c.tell(c.grant(3, 2, long))
+	c.wait("the next round's update", func() bool {
+		return len(c.pushes) > 0 && c.pushes[len(c.pushes)-1].header.GetRound() == 3
+	})
+	c.mu.Lock()
+	second := c.pushes[len(c.pushes)-1]
+	if asked != 1 {
+		t.Errorf("it was asked about %d times", asked)
+	}
+	c.mu.Unlock()
+	sent, err := codec.Parse(c.domain, c.params.Uplink, bytes.NewReader(second.payload), int64(len(second.payload)), nil)
+	must(t, err)
+	got := make([]float32, c.domain.Len())
+	must(t, sent.Decode(got))
+	r.stop()
+	alone := replica.NewResidual(c.domain)
+	defer alone.Close()
+	_, err = alone.Absorb(r.person.start, r.person.end)
+	must(t, err)
+	// Both rounds did about the same.
+	if both, one := math.Sqrt(kernel.SumSquares(got)), alone.Norm(); both < 1.5*one {
+		t.Fatalf("sent is %g, the second round's work alone %g: the first round's is lost", both, one)
 	}
 }
