@@ -113,6 +113,15 @@ bench: check-go ## Benchmarks, bytes on the wire, memory per site, mixed speeds,
 	$(GO) run ./examples/bench mixed
 	$(GO) run ./examples/bench transfer --json bench/results.json
 
+CHAOS ?=
+.PHONY: chaos
+chaos: check-go services ## Break a federation of real processes for 3 minutes (CHAOS="--for 1h --seed 7"); as root in network namespaces, else on the loopback
+	$(GO) run ./examples/chaos $(CHAOS)
+
+.PHONY: protocol
+protocol: check-go ## Simulate 100,000 schedules of faults and prove that it finds planted ones (1 to 2 minutes)
+	$(GO) test -count=1 -timeout 20m -v -run Protocol ./examples/protocol
+
 CONVERGENCE ?=
 .PHONY: bench-convergence
 bench-convergence: check-go ## Loss and accuracy against bytes for every strategy (two hours on two cores; CONVERGENCE=-short: a minute)
