@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
-	"girassol.dev/operator/certs"
+	"girassol.dev/internal/certs"
 	"girassol.dev/operator/energy"
 	"girassol.dev/operator/membership"
 	"girassol.dev/operator/resources"
