@@ -31,9 +31,12 @@ const (
 	nic       = 1
 )
 
-// TCP buffers, in bytes: 16 MiB is what 1 Gbit/s needs over 130 ms.
+// TCP buffers, in bytes: 16 MiB is what 1 Gbit/s needs over 130 ms. A receiver
+// begins with less and grows with what arrives: a sender that fills a slow path's
+// queue at once loses so much of it that it takes seconds to recover.
 const (
 	leastBuffer = 4 << 10
+	firstWindow = 1 << 20
 	usualBuffer = 4 << 20
 	mostBuffer  = 16 << 20
 )
@@ -93,7 +96,7 @@ func newUserspace(address netip.Addr, mtu int) (*userspace, error) {
 func (n *userspace) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	control := tcpip.CongestionControlOption("cubic")
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: leastBuffer, Default: usualBuffer, Max: mostBuffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: leastBuffer, Default: firstWindow, Max: mostBuffer}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: leastBuffer, Default: usualBuffer, Max: mostBuffer}
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &control, &receive, &send} {
 		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
