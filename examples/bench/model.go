@@ -131,10 +131,6 @@ const federationName = "bench"
 
 func siteName(i int) string { return fmt.Sprintf("site-%02d", i) }
 
-var strategies = map[string]v1alpha1.Strategy{
-	algorithm.DecoupledMomentum: v1alpha1.DecoupledMomentum, algorithm.DiLoCo: v1alpha1.DiLoCo, algorithm.FedAvg: v1alpha1.FedAvg,
-}
-
 // writeFederation writes the coordinator's configuration: all sites always in,
 // no signal, and times that no run reaches.
 func writeFederation(path, strategy, model string, sites int) error {
@@ -158,7 +154,7 @@ func writeFederationWith(path, strategy, model string, sites int, change func(*v
 		ObjectMeta: metav1.ObjectMeta{Name: federationName},
 		Spec: v1alpha1.FederationSpec{
 			Model:     v1alpha1.ModelSpec{Source: v1alpha1.ModelFromFile, Path: model},
-			Algorithm: v1alpha1.AlgorithmSpec{Strategy: strategies[strategy]},
+			Algorithm: v1alpha1.AlgorithmSpec{Strategy: algorithm.SpecName(strategy)},
 			Rounds:    v1alpha1.RoundsSpec{MinSites: int32(sites), TrainSeconds: 3600, CollectSeconds: 3600, JoinSeconds: 3600},
 			Energy:    v1alpha1.EnergySpec{Policy: v1alpha1.EnergyIgnore},
 		},
