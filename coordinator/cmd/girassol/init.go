@@ -184,6 +184,6 @@ func (i issued) next(w io.Writer) error {
    agent --coordinator %[10]s --federation %[1]s --site SITE --data /var/lib/girassol \
      --enrol SITE.token --enrol-address %[11]s -- python train.py
 `, i.federation, i.path(caFile), i.path(caKeyFile), i.path(coordinatorFile), i.path(coordinatorKeyFile), i.path(adminFile), i.path(adminKeyFile),
-		"0.0.0.0:7465", "0.0.0.0:7466", net.JoinHostPort(host, "7465"), net.JoinHostPort(host, "7466"))
+		"0.0.0.0:7465", "0.0.0.0:7467", net.JoinHostPort(host, "7465"), net.JoinHostPort(host, "7467"))
 	return err
 }

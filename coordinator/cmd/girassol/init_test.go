@@ -28,7 +28,7 @@ func TestInitMakesAnAuthorityOnceAndTellsHowToGoOn(t *testing.T) {
 	if code != exitOK {
 		t.Fatal(errs)
 	}
-	for _, want := range []string{"coordinator --config", "--ca-key " + dir + "/ca-key.pem", "token create --site SITE", "agent --coordinator fed.example.org:7465 --federation lm", "--enrol-address fed.example.org:7466"} {
+	for _, want := range []string{"coordinator --config", "--ca-key " + dir + "/ca-key.pem", "token create --site SITE", "agent --coordinator fed.example.org:7465 --federation lm", "--enrol-address fed.example.org:7467"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}
