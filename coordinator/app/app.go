@@ -169,14 +169,14 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	}
 	hooks := engine.Hooks{Ledger: p.books.entries, SignalsNow: clock.Now, Bytes: func(member string) (uint64, uint64) { return o.Link.Counter.Label(member) }}
 	hooks.Observe = newObserver(name, d.sites, p.registry)
-	url, err := redisURL(d, o)
+	to, err := redisOptions(d, o)
 	if err != nil {
 		return nil, err
 	}
-	if url != "" {
-		client, err := broadcast.NewClient(url, o.Log)
+	if to != nil {
+		client, err := broadcast.Connect(*to, o.Log)
 		if err != nil {
-			return nil, fmt.Errorf("spec.events.redis.url: %w", err)
+			return nil, fmt.Errorf("spec.events.redis: %w", err)
 		}
 		p.redis = client
 		p.events = broadcast.New(client, name, store.Term(), o.Log, p.registry)
@@ -240,17 +240,26 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 	return p, nil
 }
 
-func redisURL(d *declaration, o Options) (string, error) {
+// redisOptions are nil without a Redis. --redis replaces where Redis is; user,
+// password and TLS of the spec still hold.
+func redisOptions(d *declaration, o Options) (*broadcast.Options, error) {
 	r := d.federation.Spec.Events.Redis
+	to := &broadcast.Options{URL: strings.TrimSpace(o.RedisURL)}
 	switch {
-	case o.RedisURL != "":
-		return strings.TrimSpace(o.RedisURL), nil
+	case r == nil && to.URL == "":
+		return nil, nil
 	case r == nil:
-		return "", nil
-	case r.URL == "":
-		return "", errors.New("spec.events.redis: mode Trial and urlSecret are for Kubernetes; give url, or start with --redis")
+		return to, nil
+	case to.URL == "" && r.URL == "" && len(r.Addresses) == 0:
+		return nil, errors.New("spec.events.redis: mode Trial and urlSecret are for Kubernetes; give url or addresses, or start with --redis")
+	case to.URL == "":
+		to.URL, to.Addresses, to.MasterName = r.URL, r.Addresses, r.MasterName
 	}
-	return r.URL, nil
+	to.Username, to.PasswordFile = r.Username, r.PasswordFile
+	if t := r.TLS; t != nil {
+		to.TLS, to.CAFile, to.CertFile, to.KeyFile, to.ServerName = true, t.CAFile, t.CertFile, t.KeyFile, t.ServerName
+	}
+	return to, nil
 }
 
 func newClock(o Options, old books) (signals.Clock, error) {

@@ -108,12 +108,12 @@ func TestRedisOfKubernetesIsRefusedWithoutAnAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := redisURL(d, Options{}); (err != nil) != refused {
+		if _, err := redisOptions(d, Options{}); (err != nil) != refused {
 			t.Errorf("%s: %v", spec, err)
 		}
 		// A Secret made from a file ends with the file's last line break.
-		if url, err := redisURL(d, Options{RedisURL: "redis://other\n"}); err != nil || url != "redis://other" {
-			t.Errorf("%s with --redis: %q, %v", spec, url, err)
+		if to, err := redisOptions(d, Options{RedisURL: "redis://other\n"}); err != nil || to.URL != "redis://other" {
+			t.Errorf("%s with --redis: %+v, %v", spec, to, err)
 		}
 	}
 }

@@ -14,18 +14,14 @@ import (
 // itself logs, one logger for the whole process, goes to log at debug level: the
 // Publisher says what matters.
 func NewClient(url string, log *slog.Logger) (redis.UniversalClient, error) {
-	o, err := redis.ParseURL(url)
-	if err != nil {
-		// The URL may hold a password, and errors of url.Parse quote it.
-		return nil, errors.New(`broadcast: the Redis URL must look like "redis://127.0.0.1:6379/0", with rediss:// for TLS`)
+	if url == "" {
+		return nil, errURL
 	}
-	// The Publisher repeats by itself, in order and for ever.
-	o.MaxRetries = -1
-	o.ContextTimeoutEnabled = true
-	o.PoolSize = 2
-	redis.SetLogger(debugLogger{log})
-	return redis.NewClient(o), nil
+	return Connect(Options{URL: url}, log)
 }
+
+// errURL does not quote the URL: it may hold a password.
+var errURL = errors.New(`broadcast: the Redis URL must look like "redis://127.0.0.1:6379/0", with rediss:// for TLS`)
 
 type debugLogger struct{ log *slog.Logger }
 
