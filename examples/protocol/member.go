@@ -259,13 +259,11 @@ func (m *member) worker() {
 	pending := m.kept.pending
 	void := m.void != 0 && pending != nil && pending.round == m.void
 	m.void = 0
-	known := pending == nil || m.givenUp == pending.id
-	ask := !known && !m.leaving && m.welcom && m.mayBePassedOver(pending)
-	waiting := !known && (!pending.accepted || ask)
+	waiting := pending != nil && !pending.accepted && m.givenUp != pending.id
 	switch {
 	case void:
 		m.drop("its round was void")
-	case m.grant != nil && !ask:
+	case m.grant != nil:
 		m.run = &running{g: m.grant}
 		m.grant = nil
 		m.state, m.round, m.steps = round.MemberBusy, m.run.g.GetRound(), 0
@@ -285,15 +283,6 @@ func (m *member) worker() {
 	case m.target != nil && m.state != round.MemberReady:
 		m.state, m.round = round.MemberReady, 0
 	}
-}
-
-// recall is for how many versions a coordinator knows an update again.
-const recall = 64
-
-// mayBePassedOver says that a whole state may be pulled that does not tell what became
-// of an update: the coordinator is asked again before.
-func (m *member) mayBePassedOver(u *update) bool {
-	return m.w.fault != AsksNobody && m.asked != u.id && m.target != nil && m.target.version > u.base+1 && m.target.version <= u.base+recall
 }
 
 func (m *member) holds(t target) bool {

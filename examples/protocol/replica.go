@@ -71,9 +71,6 @@ func (m *member) answered(a *answer) {
 	switch {
 	case a.status == acceptedStatus:
 		u.accepted = true
-		if m.run == nil && m.mayBePassedOver(u) {
-			m.asked = u.id
-		}
 	case a.status == refusedStatus && a.reason == v1alpha1.ReasonFencedEpoch:
 		// Its token is dead, even if it does not know it yet.
 		m.hangUp()
@@ -138,6 +135,9 @@ func (m *member) sync(t target) {
 		if full++; full > 2 {
 			return
 		}
+		if !m.settlePassedOver(d) {
+			return
+		}
 		m.install(d)
 		if k.version > t.version {
 			return
@@ -185,6 +185,29 @@ func (m *member) applyAgain() {
 		m.stepBy(m.w.disk.log[v-1])
 		m.w.check.holds(m, m.kept.state.Digest())
 	}
+}
+
+// settlePassedOver asks the coordinator what became of the pending update, before a
+// whole state is taken over that does not tell; false if it has not answered.
+func (m *member) settlePassedOver(d *disk) bool {
+	u, snap := m.kept.pending, d.snaps[len(d.snaps)-1]
+	if u == nil || m.w.fault == AsksNobody || snap.version <= u.base+1 || d.log[snap.version-1].lists(u.id) {
+		return true
+	}
+	c := m.conn.c
+	up, a := c.beginUpdate(m.header(u, 0))
+	if up != nil {
+		a = c.finishUpdate(up)
+	}
+	switch {
+	case a.status == acceptedStatus:
+		u.accepted = true
+	case a.reason == v1alpha1.ReasonFencedEpoch, a.reason == v1alpha1.ReasonSuperseded:
+		return false
+	default:
+		m.drop("asked about it: " + string(a.reason))
+	}
+	return true
 }
 
 // install takes over the newest snapshot. What became of an update whose commit is

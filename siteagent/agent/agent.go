@@ -80,8 +80,6 @@ type Agent struct {
 
 	// givenUp is the update that the worker no longer pushes by itself.
 	givenUp string
-	// asked is the update of which the coordinator has answered this process.
-	asked string
 	// failures of the trainer in a row; the worker's own.
 	failures int
 

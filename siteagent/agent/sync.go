@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -61,7 +62,7 @@ func (a *Agent) pullDelta(ctx context.Context, version, target uint64) error {
 		if m.Version < version {
 			return fmt.Errorf("agent: asked for version %d, got the state of %d", version, m.Version)
 		}
-		return a.install(d)
+		return a.install(ctx, d)
 	}
 	if m.Version != version {
 		return fmt.Errorf("agent: asked for delta %d, got %d", version, m.Version)
@@ -79,11 +80,14 @@ func (a *Agent) pullSnapshot(ctx context.Context) error {
 		return err
 	}
 	defer discard(d.file)
-	return a.install(d)
+	return a.install(ctx, d)
 }
 
-func (a *Agent) install(d *download) error {
+func (a *Agent) install(ctx context.Context, d *download) error {
 	m := d.manifest
+	if err := a.settlePassedOver(ctx, m); err != nil {
+		return err
+	}
 	before, _, held := a.cfg.Replica.Held()
 	if err := a.cfg.Replica.Install(m, d.file.Name()); err != nil {
 		return err
@@ -94,6 +98,24 @@ func (a *Agent) install(d *download) error {
 	a.metrics.fullPulls.Inc()
 	a.log.Info("whole state pulled", "version", m.Version, "round", m.Round, "digest", hex.EncodeToString(m.Digest[:6]))
 	return nil
+}
+
+// recall is for how many versions a coordinator knows a merged update again.
+const recall = 64
+
+// settlePassedOver asks the coordinator what became of the pending update before a
+// whole state is taken over that does not tell: it may have been accepted and its round
+// void, or merged, while nobody told us.
+func (a *Agent) settlePassedOver(ctx context.Context, m replica.Manifest) error {
+	u := a.cfg.Replica.Pending()
+	if u == nil || m.Version <= u.BaseVersion+1 || m.Version > u.BaseVersion+recall || slices.Contains(m.UpdateIDs, u.UpdateID) {
+		return nil
+	}
+	outcome, err := a.push(ctx)
+	if err == nil {
+		a.log.Info("asked about an update that a whole state passes over", "update", u.UpdateID, "version", m.Version, "taken", outcome == "")
+	}
+	return err
 }
 
 func discard(f *os.File) {

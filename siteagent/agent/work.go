@@ -9,7 +9,6 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	trainerv1 "girassol.dev/api/trainer/v1"
-	"girassol.dev/siteagent/replica"
 )
 
 // How a look at the orders can end, beside success and failure.
@@ -72,16 +71,14 @@ func (a *Agent) next(ctx context.Context) error {
 	o, s := a.orders, a.sess
 	a.orders.void = 0
 	void := o.void != 0 && pending != nil && pending.Round == o.void
-	leaving := o.leave != nil || o.shutdown
-	known := pending == nil || a.givenUp == pending.UpdateID
-	ask := !known && !leaving && s != nil && a.mayBePassedOver(pending, o.target)
 	var r *running
 	var roundCtx roundContext
-	if o.grant != nil && !void && !ask {
+	if o.grant != nil && !void {
 		r, roundCtx = a.beginLocked(ctx, o.grant)
 	}
 	a.mu.Unlock()
-	waiting := !known && (!pending.Accepted || ask)
+	leaving := o.leave != nil || o.shutdown
+	waiting := pending != nil && !pending.Accepted && a.givenUp != pending.UpdateID
 	switch {
 	case void:
 		a.log.Info("the round was void, its work stays in the residual", "round", o.void, "update", pending.UpdateID)
@@ -92,7 +89,7 @@ func (a *Agent) next(ctx context.Context) error {
 	case o.shutdown:
 		return errOver
 	case waiting && s != nil:
-		return a.pushLeftover(ctx, ask)
+		return a.pushLeftover(ctx)
 	case waiting && leaving:
 		return errNothing
 	case o.leave != nil && (s == nil || o.drained):
@@ -157,19 +154,8 @@ func (a *Agent) holds(t target) bool {
 	return version == t.version && (len(t.digest) == 0 || bytes.Equal(t.digest, digest[:]))
 }
 
-// recall is for how many versions a coordinator knows a merged update again.
-const recall = 64
-
-// mayBePassedOver says that the whole state may be pulled from which nobody can tell
-// what became of an update: it was accepted and its round void, or was merged and
-// nobody told us. The coordinator is asked before, once.
-func (a *Agent) mayBePassedOver(u *replica.Update, t *target) bool {
-	return a.asked != u.UpdateID && t != nil && !t.newest && t.version > u.BaseVersion+1 && t.version <= u.BaseVersion+recall
-}
-
-// pushLeftover pushes an update that no round of this process waits for, or asks
-// about it, which settles for good what became of it.
-func (a *Agent) pushLeftover(ctx context.Context, ask bool) error {
+// pushLeftover pushes an update that no round of this process waits for.
+func (a *Agent) pushLeftover(ctx context.Context) error {
 	u := a.cfg.Replica.Pending()
 	a.set(func(s *memberStatus) {
 		s.state, s.detail = coordinatorv1.MemberState_MEMBER_STATE_UPLOADING, ""
@@ -185,8 +171,6 @@ func (a *Agent) pushLeftover(ctx context.Context, ask bool) error {
 		a.log.Warn("no answer to an update, going on", "update", u.UpdateID, "round", u.Round)
 	case err != nil:
 		return err
-	case ask:
-		a.asked = u.UpdateID
 	}
 	a.set(func(s *memberStatus) { s.reportNothing(u.Round, u.Steps, u.Samples, outcome) })
 	return nil
