@@ -122,6 +122,10 @@ chaos: check-go services ## Break a federation of real processes for 3 minutes (
 protocol: check-go ## Simulate 100,000 schedules of faults and prove that it finds planted ones (1 to 2 minutes)
 	$(GO) test -count=1 -timeout 20m -v -run Protocol ./examples/protocol
 
+.PHONY: bench-peer
+bench-peer: check-go ## Flower's FedAvg beside our mean, 8 x 64 MB and 8 x 400 MB (needs PyPI; 4 GB in TMPDIR, 8 GB of memory)
+	$(GO) run ./examples/bench/peer
+
 CONVERGENCE ?=
 .PHONY: bench-convergence
 bench-convergence: check-go ## Loss and accuracy against bytes for every strategy (two hours on two cores; CONVERGENCE=-short: a minute)
