@@ -128,7 +128,7 @@ bench-peer: check-go ## Flower's FedAvg beside our mean, 8 x 64 MB and 8 x 400 M
 
 CONVERGENCE ?=
 .PHONY: bench-convergence
-bench-convergence: check-go ## Loss and accuracy against bytes for every strategy (two hours on two cores; CONVERGENCE=-short: a minute)
+bench-convergence: check-go ## Loss and accuracy against bytes for every strategy (three hours on two cores; CONVERGENCE=-short: a minute)
 	cd examples/convergence && $(GO) run . $(CONVERGENCE)
 
 .PHONY: generate
