@@ -1061,12 +1061,15 @@ type Welcome struct {
 	// Silence after which either side gives the other up.
 	LossAfterMs int64 `protobuf:"varint,4,opt,name=loss_after_ms,json=lossAfterMs,proto3" json:"loss_after_ms,omitempty"`
 	// The newest commit; unset before the first weights are known.
-	ModelVersion  *uint64    `protobuf:"varint,5,opt,name=model_version,json=modelVersion,proto3,oneof" json:"model_version,omitempty"`
-	ModelDigest   []byte     `protobuf:"bytes,6,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	ServerUnixMs  int64      `protobuf:"varint,7,opt,name=server_unix_ms,json=serverUnixMs,proto3" json:"server_unix_ms,omitempty"`
-	Algorithm     *Algorithm `protobuf:"bytes,8,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ModelVersion *uint64    `protobuf:"varint,5,opt,name=model_version,json=modelVersion,proto3,oneof" json:"model_version,omitempty"`
+	ModelDigest  []byte     `protobuf:"bytes,6,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
+	ServerUnixMs int64      `protobuf:"varint,7,opt,name=server_unix_ms,json=serverUnixMs,proto3" json:"server_unix_ms,omitempty"`
+	Algorithm    *Algorithm `protobuf:"bytes,8,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
+	// Ed25519 key of this coordinator's events: members believe no event of Redis
+	// that it has not signed. Unset without events.
+	EventsPublicKey []byte `protobuf:"bytes,9,opt,name=events_public_key,json=eventsPublicKey,proto3" json:"events_public_key,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
@@ -1151,6 +1154,13 @@ func (x *Welcome) GetServerUnixMs() int64 {
 func (x *Welcome) GetAlgorithm() *Algorithm {
 	if x != nil {
 		return x.Algorithm
+	}
+	return nil
+}
+
+func (x *Welcome) GetEventsPublicKey() []byte {
+	if x != nil {
+		return x.EventsPublicKey
 	}
 	return nil
 }
@@ -3453,7 +3463,7 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x16\n" +
 	"\x06driver\x18\x05 \x01(\tR\x06driver\x12\x18\n" +
 	"\aruntime\x18\x06 \x01(\tR\aruntime\x12\x1a\n" +
-	"\bproblems\x18\a \x03(\tR\bproblems\"\xe3\x02\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems\"\x8f\x03\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12#\n" +
 	"\rsession_token\x18\x02 \x01(\tR\fsessionToken\x122\n" +
@@ -3462,7 +3472,8 @@ const file_coordinator_v1_fleet_proto_rawDesc = "" +
 	"\rmodel_version\x18\x05 \x01(\x04H\x00R\fmodelVersion\x88\x01\x01\x12!\n" +
 	"\fmodel_digest\x18\x06 \x01(\fR\vmodelDigest\x12$\n" +
 	"\x0eserver_unix_ms\x18\a \x01(\x03R\fserverUnixMs\x12@\n" +
-	"\talgorithm\x18\b \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithmB\x10\n" +
+	"\talgorithm\x18\b \x01(\v2\".girassol.coordinator.v1.AlgorithmR\talgorithm\x12*\n" +
+	"\x11events_public_key\x18\t \x01(\fR\x0feventsPublicKeyB\x10\n" +
 	"\x0e_model_version\"\r\n" +
 	"\vSeedRequest\"\x8c\x06\n" +
 	"\tHeartbeat\x12\x1a\n" +
