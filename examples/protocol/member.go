@@ -35,7 +35,7 @@ type member struct {
 	leaving, drained   bool
 	leaveSent          bool
 	leaveBy            time.Time // when it ends in any case
-	givenUp, asked     string    // updates
+	givenUp            string
 
 	run *running
 	// status that heartbeats tell.
