@@ -126,17 +126,17 @@ func cosinesToOthers(blocks []codec.Block, updates []Update, in []bool) ([]float
 		clear(s)
 		for i, u := range updates {
 			if in[i] {
-				if err := u.Vector.AddRange(s, b.Lo, b.Hi, float32(1/(u.Norm*members[u.Site]))); err != nil {
-					return nil, fmt.Errorf("update of %q: %w", u.Member, err)
+				if err := scaled(y, b, u); err != nil {
+					return nil, err
 				}
+				kernel.Axpy(s, float32(1/members[u.Site]), y)
 			}
 		}
 		square += kernel.SumSquares(s)
 		for i, u := range updates {
 			if in[i] {
-				clear(y)
-				if err := u.Vector.AddRange(y, b.Lo, b.Hi, float32(1/u.Norm)); err != nil {
-					return nil, fmt.Errorf("update of %q: %w", u.Member, err)
+				if err := scaled(y, b, u); err != nil {
+					return nil, err
 				}
 				along[i] += kernel.Dot(y, s)
 			}
@@ -156,6 +156,25 @@ func cosinesToOthers(blocks []codec.Block, updates []Update, in []bool) ([]float
 		along[i] = min(max(along[i]/others, -1), 1)
 	}
 	return along, nil
+}
+
+// scaled writes a block of an update's vector, divided by its norm, to y. The inverse
+// of a norm of subnormal numbers is no float32, so it is brought to them in two steps.
+func scaled(y []float32, b codec.Block, u Update) error {
+	clear(y)
+	w, rest := 1/u.Norm, 1.0
+	if w > math.MaxFloat32 {
+		w, rest = 0x1p64, w/0x1p64
+	}
+	if err := u.Vector.AddRange(y, b.Lo, b.Hi, float32(w)); err != nil {
+		return fmt.Errorf("update of %q: %w", u.Member, err)
+	}
+	if rest != 1 {
+		for i := range y {
+			y[i] *= float32(rest)
+		}
+	}
+	return nil
 }
 
 func longest(blocks []codec.Block) int {

@@ -250,3 +250,30 @@ func (c counting) AddRange(dst []float32, lo, hi int, w float32) error {
 	*c.n++
 	return c.plain.AddRange(dst, lo, hi, w)
 }
+
+// Numbers whose inverse is beyond float32, as an update can hold, are a direction as
+// any other, and spoil none of the others' comparisons.
+func TestTheSmallestAndTheLargestNumbersAreDirectionsLikeOthers(t *testing.T) {
+	d := domain(t, algorithm.Identity, 40)
+	r := rand.New(rand.NewPCG(7, 1))
+	way := noise(r, d.Len())
+	for _, size := range []float32{0x1p-140, 0x1p-126, 0x1p90} {
+		var us []Update
+		for i := range 5 {
+			x := towards(r, way, 0.01)
+			switch i {
+			case 1: // the way of all, in a size of its own
+				x = towards(r, way, size)
+			case 3:
+				for j := range x {
+					x[j] = -x[j]
+				}
+			}
+			us = append(us, Update{Member: fmt.Sprint(i), Site: fmt.Sprint(i), Norm: norm(x), Vector: x})
+		}
+		out, err := Disagreeing(d.Blocks(), us, 0.15)
+		if err != nil || !slices.Equal(indices(out), []int{3}) {
+			t.Errorf("size %g: out are %v (%v), want 3", size, out, err)
+		}
+	}
+}

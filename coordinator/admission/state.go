@@ -10,6 +10,9 @@ import (
 // Quarantine of a site.
 type Quarantine struct {
 	Breach
+	// Since is the round of the breach. The site's other updates of that round are
+	// judged by themselves: what counts must not depend on which came first.
+	Since uint64 `json:"since"`
 	// Until is the first round in which its updates count again.
 	Until uint64 `json:"until"`
 }
@@ -51,13 +54,19 @@ func (s *State) Put(site string, round, rounds uint64, b Breach) {
 	if s.Quarantines == nil {
 		s.Quarantines = map[string]Quarantine{}
 	}
-	s.Quarantines[site] = Quarantine{b, round + rounds + 1}
+	s.Quarantines[site] = Quarantine{b, round, round + rounds + 1}
 }
 
 // Of is a site's quarantine in a round; ok says whether there is one.
 func (s *State) Of(site string, round uint64) (q Quarantine, ok bool) {
 	q, ok = s.Quarantines[site]
 	return q, ok && round < q.Until
+}
+
+// Shut is Of for an update of a round: ok says that it must not count.
+func (s *State) Shut(site string, round uint64) (q Quarantine, ok bool) {
+	q, ok = s.Of(site, round)
+	return q, ok && round > q.Since
 }
 
 // Release ends a site's quarantine and says whether it had one.

@@ -28,6 +28,12 @@ func TestAQuarantineLastsForItsRoundsAndSurvivesItsJSON(t *testing.T) {
 			t.Errorf("round %d: %v, %+v", round, ok, q)
 		}
 	}
+	// The round of the breach is judged update by update.
+	for round, want := range map[uint64]bool{10: false, 11: true, 12: true, 13: false} {
+		if _, ok := got.Shut("a", round); ok != want {
+			t.Errorf("round %d: shut %v", round, ok)
+		}
+	}
 	if _, ok := got.Of("b", 11); ok {
 		t.Error("a quarantine of no rounds")
 	}

@@ -8,6 +8,7 @@
 //	                                    (a rollback has neither: its snapshot is the state)
 //	snapshots/VERSION/manifest.json
 //	snapshots/VERSION/state.safetensors, residual.safetensors
+//	counted.json                        updates of pruned commits, for Recall versions
 //	staging/                            unfinished work; emptied by Open
 //	damaged/                            what recovery has set aside
 //

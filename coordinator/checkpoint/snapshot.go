@@ -178,5 +178,8 @@ func (s *Store) moveOld() (trash []string, err error) {
 	if found {
 		last++
 	}
+	if err := s.keepCounted(commits[:last]); err != nil {
+		return trash, err
+	}
 	return trash, move(commitsDir, commits[:last])
 }

@@ -109,6 +109,7 @@ func (e *Engine) stop(a round.Stop) {
 func (e *Engine) voided(a round.Void) {
 	e.log.Warn("round void", "round", a.Round, "reason", a.Reason, "message", a.Message)
 	e.lastVoid = &coordinatorv1.VoidRound{Number: a.Round, Reason: string(a.Reason), Message: a.Message}
+	senders := e.senders()
 	e.dropUploads()
 	if e.data != nil {
 		e.data.Void()
@@ -118,12 +119,25 @@ func (e *Engine) voided(a round.Void) {
 	if e.model != nil {
 		version, digest = e.model.version, e.model.digest
 	}
-	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: version, Digest: digest[:], Void: true, Reason: string(a.Reason), Message: a.Message}, nil)
+	e.tellCommitted(&coordinatorv1.Committed{Round: a.Round, Version: version, Digest: digest[:], Void: true, Reason: string(a.Reason), Message: a.Message}, senders)
 	e.announce(events.Event{Type: events.RoundVoid, Round: a.Round, Reason: string(a.Reason), Message: a.Message, Digest: hex.EncodeToString(digest[:])})
 }
 
-// tellCommitted tells the members that need it: those of admitted sites and
-// those that sent an update; idle sites catch up when they are granted again.
+// senders are the members that sent an update of the round at work.
+func (e *Engine) senders() map[string]bool {
+	out := map[string]bool{}
+	for name := range e.uploads {
+		out[name] = true
+	}
+	for name := range e.admitting.leftOut {
+		out[name] = true
+	}
+	return out
+}
+
+// tellCommitted tells of a round's end the members that need it: those of admitted
+// sites and those that sent an update; idle sites catch up when they are granted
+// again.
 func (e *Engine) tellCommitted(c *coordinatorv1.Committed, senders map[string]bool) {
 	for _, s := range e.sessions.All() {
 		if senders[s.Member] || e.wishes.effective(s.Site).Membership == round.Admit {
@@ -135,6 +149,7 @@ func (e *Engine) tellCommitted(c *coordinatorv1.Committed, senders map[string]bo
 			s.Send(&coordinatorv1.SessionResponse{Message: &coordinatorv1.SessionResponse_Committed{Committed: told}})
 		}
 	}
+	e.admitting.leftOut = nil
 }
 
 func (e *Engine) dropUploads() {

@@ -36,7 +36,7 @@ type admitting struct {
 	sites map[string]*admission.Site
 	// strangers share the calls of sites that are not declared.
 	strangers *admission.Site
-	// leftOut of the merge at work, by member, with what they are told.
+	// leftOut of the round at work, by member, with what they are told at its end.
 	leftOut map[string]string
 
 	mu     sync.Mutex
@@ -73,7 +73,10 @@ func (e *Engine) openAdmission() error {
 // keepAdmission writes what must survive. A full disk takes nothing from the
 // decision, only from its memory over a restart.
 func (e *Engine) keepAdmission() {
-	err := tensor.WriteFileAtomic(e.admitting.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(e.admitting.State) })
+	err := e.store.Owned() // what a successor has learnt must stay
+	if err == nil {
+		err = tensor.WriteFileAtomic(e.admitting.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(e.admitting.State) })
+	}
 	if err != nil {
 		e.log.Error("norms and quarantines are not on disk; a restart would forget the newest", "error", err)
 	}
@@ -175,7 +178,7 @@ func (u *Upload) meter(n int) error {
 
 // quarantined refuses what a site in quarantine sends.
 func (e *Engine) quarantined(site string, n uint64) *coordinatorv1.PushResult {
-	q, ok := e.admitting.Of(site, n)
+	q, ok := e.admitting.Shut(site, n)
 	if !ok {
 		return nil
 	}
@@ -255,7 +258,6 @@ func (e *Engine) quarantineStatus(site string) *coordinatorv1.Quarantine {
 
 // commit merges a round's updates, without those that go another way than the rest.
 func (e *Engine) commit(a round.Commit) {
-	e.admitting.leftOut = nil
 	if e.cfg.Admission.MinCosine == nil || len(a.Members) < 3 {
 		e.commitAgreed(a)
 		return
@@ -281,7 +283,9 @@ func (e *Engine) directionsJudged(now time.Time, a round.Commit, out []admission
 		e.commitAgreed(a)
 		return
 	}
-	e.admitting.leftOut = map[string]string{}
+	if e.admitting.leftOut == nil {
+		e.admitting.leftOut = map[string]string{}
+	}
 	for _, o := range out {
 		name := a.Members[o.Index]
 		u := e.uploads[name]

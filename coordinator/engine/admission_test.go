@@ -284,16 +284,144 @@ func TestTooFewThatGoTheSameWayMakeNoCommit(t *testing.T) {
 func TestASiteInQuarantineSaysNothingOfTheModel(t *testing.T) {
 	t.Parallel()
 	g := newGated(t, algorithm.DiLoCo)
-	h := &coordinatorv1.PushHeader{Round: 5, Evaluation: &coordinatorv1.Evaluation{Samples: 1, Loss: new(1e9)}}
-	var n int
-	if err := g.r.engine.do(g.r.ctx(), func() {
-		g.r.engine.admitting.Put("a", 4, 10, admission.Breach{Reason: v1alpha1.ReasonNormTooLarge})
-		s := g.r.engine.sessions.All()[0]
-		g.r.engine.heed(s, h)
-		n = len(g.r.engine.results)
-		g.r.engine.admitting.Release("a")
-	}); err != nil || n != 0 {
-		t.Errorf("%d results (%v)", n, err)
+	// Whatever round it says that the result is of.
+	for _, said := range []uint64{0, 5, 1 << 60} {
+		h := &coordinatorv1.PushHeader{Round: said, Evaluation: &coordinatorv1.Evaluation{Samples: 1, Loss: new(1e9)}}
+		var shut, open int
+		if err := g.r.engine.do(g.r.ctx(), func() {
+			g.r.engine.admitting.Put("a", 4, 10, admission.Breach{Reason: v1alpha1.ReasonNormTooLarge})
+			s := g.r.engine.sessions.All()[0]
+			g.r.engine.heed(s, h)
+			shut = len(g.r.engine.results)
+			g.r.engine.admitting.Release("a")
+			g.r.engine.heed(s, h)
+			open = len(g.r.engine.results)
+			g.r.engine.results, g.r.engine.unjudged = nil, false
+		}); err != nil || shut != 0 || open != 1 {
+			t.Errorf("round %d: %d results, %d without a quarantine (%v)", said, shut, open, err)
+		}
+	}
+}
+
+// Of a site's updates of one round the good one counts, whichever comes first.
+func TestWhatCountsDoesNotDependOnWhetherTheBreachCameFirst(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	digests := map[string]bool{}
+	for _, badFirst := range []bool{true, false} {
+		r, agents := admitted3(t, p, admission.Config{MaxNormFactor: 10, QuarantineRounds: 5})
+		fair := func(a *agent, g *coordinatorv1.Grant) []byte { return vector(t, p, a.site, g.GetRound(), 0.01) }
+		for range 3 {
+			r.pushing(agents, fair)
+			for _, a := range agents {
+				a.committed()
+			}
+		}
+		s, err := r.engine.OpenSession(r.ctx(), &coordinatorv1.Hello{Federation: "fed", Site: "c", Node: "second"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := &agent{r, s, "c"}
+		agents = append(agents, good)
+		for _, a := range agents {
+			a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+		}
+		grants := map[*agent]*coordinatorv1.Grant{}
+		for _, a := range agents {
+			grants[a] = a.grant()
+		}
+		order := []*agent{agents[2], good, agents[0], agents[1]}
+		if !badFirst {
+			order[0], order[1] = order[1], order[0]
+		}
+		for _, a := range order {
+			payload := fair(a, grants[a])
+			if a == agents[2] {
+				payload = vector(t, p, "c", 999, 100)
+			}
+			res := a.push(a.header(grants[a], "u4", payload), payload)
+			if (res.GetStatus() == coordinatorv1.PushResult_STATUS_ACCEPTED) != (a != agents[2]) {
+				t.Fatalf("bad first %v: %s is answered %v", badFirst, a.s.Member, res)
+			}
+		}
+		digests[fmt.Sprintf("%x", agents[0].committed().GetDigest())] = true
+		if q := r.status().GetSites()[2].GetQuarantine(); q == nil {
+			t.Error("no quarantine")
+		}
+	}
+	if len(digests) != 1 {
+		t.Errorf("%d different models", len(digests))
+	}
+}
+
+// Who was left out hears so at the end of that round, also when it is void and the
+// site is no longer admitted, and not again at the end of another one.
+func TestWhoWasLeftOutIsToldOnceAndByTheRoundItself(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	cfg := testConfig(t.TempDir(), p, "a", "b", "c")
+	cfg.Admission, cfg.Round.MinSites = admission.Config{MinCosine: new(0.1)}, 3
+	r := newRig(t, cfg)
+	agents := r.joinAll("a", "b", "c")
+	r.toModel(agents[0])
+	for _, a := range agents {
+		a.committed()
+	}
+	for _, a := range agents {
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	}
+	grants := []*coordinatorv1.Grant{agents[0].grant(), agents[1].grant(), agents[2].grant()}
+	if _, err := r.engine.SetMembership(r.ctx(), Wish{Site: "c", Membership: round.Drain}); err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range []*agent{agents[2], agents[0], agents[1]} {
+		g := grants[(i+2)%3]
+		payload := vector(t, p, a.site, g.GetRound(), 0.01)
+		if a.site == "c" {
+			payload = vector(t, p, "c", 999, 0.01)
+		}
+		a.mustAccept(a.header(g, "u1", payload), payload)
+	}
+	if c := agents[2].committed(); !c.GetVoid() || !strings.Contains(c.GetMessage(), "left out") {
+		t.Fatalf("told %v", c)
+	}
+	if _, err := r.engine.SetMembership(r.ctx(), Wish{Site: "c", Membership: round.Admit}); err != nil {
+		t.Fatal(err)
+	}
+	// The next round is void without any merge: nobody was left out.
+	for _, a := range agents {
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 1)
+	}
+	for _, a := range agents {
+		n := a.grant().GetRound()
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_TRAINING, n)
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, n)
+	}
+	if c := agents[2].committed(); !c.GetVoid() || strings.Contains(c.GetMessage(), "left out") {
+		t.Fatalf("told %v", c)
+	}
+}
+
+// What a successor on the same store has learnt is not overwritten by who was fenced.
+func TestAFencedCoordinatorKeepsNoQuarantine(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t.TempDir(), defaults(t, algorithm.DiLoCo), "a")
+	r := newRig(t, cfg)
+	path := filepath.Join(cfg.DataDir, admissionFile)
+	if err := errors.Join(os.WriteFile(path, []byte("{}"), 0o600), os.WriteFile(filepath.Join(cfg.DataDir, "TERM"), []byte("1000\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.engine.do(r.ctx(), func() {
+		r.engine.admitting.Put("a", 1, 5, admission.Breach{Reason: v1alpha1.ReasonNormTooLarge})
+		r.engine.keepAdmission()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "{}" {
+		t.Errorf("%s (%v)", b, err)
+	}
+	if err := os.WriteFile(filepath.Join(cfg.DataDir, "TERM"), []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -69,17 +69,15 @@ func (e *Engine) adopt(man checkpoint.Manifest) {
 	e.remember(man)
 }
 
-// recentVersions is how far back a repeated update id is recognised.
-const recentVersions = 64
-
+// remember the updates of a commit, so that one that comes again is known again.
 func (e *Engine) remember(man checkpoint.Manifest) {
-	if man.Version+recentVersions < e.model.version {
+	if man.Version+checkpoint.Recall < e.model.version {
 		return
 	}
 	for _, mm := range man.Members {
 		e.counted[mm.Member+"\x00"+mm.UpdateID] = man.Version
 	}
-	maps.DeleteFunc(e.counted, func(_ string, v uint64) bool { return v+recentVersions < e.model.version })
+	maps.DeleteFunc(e.counted, func(_ string, v uint64) bool { return v+checkpoint.Recall < e.model.version })
 }
 
 func (e *Engine) announceCommit(man checkpoint.Manifest) { e.announce(VersionEvent(man)) }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,5 +190,38 @@ func TestSnapshotThatFailedIsTriedAgainAtTheNextCommit(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(snapshots, "000000000002")); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A member that was away asks long after whether its update counted; that its commit
+// is pruned, and the coordinator another process, makes no other answer.
+func TestAnUpdateIsKnownAgainAfterItsCommitIsPrunedAndARestart(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	cfg := testConfig(t.TempDir(), p, "a")
+	r := newRig(t, cfg)
+	agents := r.joinAll("a")
+	r.toModel(agents[0])
+	agents[0].committed()
+	var first *coordinatorv1.PushHeader
+	for range 14 {
+		r.round(agents, func(a *agent, g *coordinatorv1.Grant) ([]byte, float64) {
+			payload := vector(t, p, "a", g.GetRound(), 0.01)
+			if first == nil {
+				first = a.header(g, fmt.Sprint("u", g.GetRound()), payload)
+			}
+			return payload, 1
+		})
+	}
+	cfg.DataDir = r.killed()
+	if kept, err := r.store.Manifests(0); err != nil || kept[0].Version < 3 {
+		t.Fatalf("nothing is pruned: %d (%v)", kept[0].Version, err)
+	}
+	r = newRig(t, cfg)
+	a := r.join("a")
+	first.SessionToken, first.Epoch = a.s.Token, a.s.Epoch
+	u, res, err := r.engine.BeginPush(r.ctx(), first)
+	if u != nil || err != nil || res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED || !strings.Contains(res.GetMessage(), "version 1") {
+		t.Errorf("%v, %v", res, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"girassol.dev/coordinator/checkpoint"
 	"girassol.dev/internal/algorithm"
 )
 
@@ -43,7 +44,7 @@ func TestHeapStaysFlatOverHundredsOfRounds(t *testing.T) {
 	}
 	t.Logf("heap %d bytes after 100 rounds, %d after 200", before, after)
 	if err := r.engine.do(r.ctx(), func() {
-		if n := len(r.engine.counted); n > len(sites)*(recentVersions+1) {
+		if n := len(r.engine.counted); n > len(sites)*(checkpoint.Recall+1) {
 			t.Errorf("%d update ids are remembered", n)
 		}
 		if n := len(r.engine.uploads); n != 0 {

@@ -104,13 +104,7 @@ func (e *Engine) committed(now, started time.Time, a round.Commit, man checkpoin
 	copy(m.digest[:], mustHex(man.Digest))
 	e.adopt(man)
 	e.deltaBytes += man.DeltaBytes
-	senders := map[string]bool{}
-	for _, u := range uploads {
-		senders[u.name] = true
-	}
-	for name := range e.admitting.leftOut {
-		senders[name] = true
-	}
+	senders := e.senders()
 	e.learnNorms(a.Round, uploads)
 	e.observeCommit(now, started, uploads, took)
 	e.dropUploads()

@@ -73,6 +73,8 @@ type loaded struct {
 	manifests []checkpoint.Manifest
 	// known are all commits that the log still has, older ones too.
 	known []checkpoint.Manifest
+	// counted are the updates of commits that it no longer has.
+	counted []checkpoint.Counted
 }
 
 // load reads the model from the commit log: the newest good snapshot, then every
@@ -98,6 +100,9 @@ func (e *Engine) load() (*loaded, error) {
 	if l.known, err = e.store.Manifests(0); err != nil {
 		// They serve only to tell an old update that it was counted.
 		e.log.Warn("older commits cannot be read", "error", err)
+	}
+	if l.counted, err = e.store.Counted(); err != nil {
+		e.log.Error("an update of a pruned commit that comes again would not be known again", "error", err)
 	}
 	return l, nil
 }
@@ -144,6 +149,9 @@ func (e *Engine) install(l *loaded) {
 		e.deltaBytes += man.DeltaBytes
 	}
 	e.adopt(l.manifests[len(l.manifests)-1])
+	for _, c := range l.counted {
+		e.counted[c.Member+"\x00"+c.UpdateID] = c.Version
+	}
 	for _, man := range slices.Concat(l.known, l.manifests) {
 		e.remember(man)
 	}
