@@ -1,10 +1,13 @@
 // Package events is what a coordinator announces over Redis: the entries of one
 // stream per federation, and their names.
 //
-// Every announcement is one stream entry (field "event", the JSON of Event) plus
-// a publish of its stream id on the channel of the same name as a wake-up.
-// Readers keep the last id that they have handled and replay from there. Events
-// are hints: grants, their stop times and the Fleet service are authoritative.
+// Every announcement is one stream entry plus a publish of its stream id on the
+// channel of the same name as a wake-up. The entry has three fields: "event", the
+// JSON of Event; "key", which names the coordinator's key; "signature", by that key
+// (see SignedBytes), without which no reader believes it: whoever can write to Redis
+// can write anything. Readers keep the last id that they have handled and replay
+// from there. Events are hints: grants, their stop times and the Fleet service are
+// authoritative.
 package events
 
 import (
@@ -12,7 +15,7 @@ import (
 	"fmt"
 )
 
-// Field is the stream entry's one field.
+// Field of a stream entry that holds the event.
 const Field = "event"
 
 // Stream is the name of a federation's stream and of its wake-up channel.
