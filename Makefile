@@ -87,14 +87,15 @@ test-flower: check-go ## Tests of the Flower adapter with the real flwr from PyP
 	cd siteagent/python && PYTHONPATH="$$d" $(PYTHON) -m unittest tests.test_flower_project tests.test_flower tests.test_flower_federation
 
 .PHONY: services
-services: # Some tests start a real Redis or Prometheus; Debian's packages are enough. Without one they are skipped and say so.
-	@for s in redis-server prometheus; do \
+services: # Some tests start a real Redis or Prometheus, or make network namespaces; Debian's packages are enough. Without one they are skipped and say so.
+	@for s in redis-server prometheus ip; do \
 	  command -v $$s >/dev/null && continue; \
+	  package=$$s; [ $$s != ip ] || package=iproute2; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$s; } </dev/null >/dev/null \
-	      || [ -z "$${CI:-}" ] || { echo "make: $$s could not be installed, and CI runs all tests"; exit 1; }; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package; } </dev/null >/dev/null \
+	      || [ -z "$${CI:-}" ] || { echo "make: $$package could not be installed, and CI runs all tests"; exit 1; }; \
 	  fi; \
-	  command -v $$s >/dev/null || echo "make: no $$s: tests against a real one are skipped (install the package $$s)"; \
+	  command -v $$s >/dev/null || echo "make: no $$s: tests with a real one are skipped (install the package $$package)"; \
 	done
 
 .PHONY: fuzz
