@@ -13,8 +13,9 @@ import (
 
 // Recall is for how many versions back it is known which updates were merged, also
 // when their commits are pruned: a member that comes back asks whether its update
-// counted, and a wrong no would have it sent twice.
-const Recall = 64
+// counted, and a wrong no would have it sent twice. Members ask until 64 versions have
+// passed over an update; what they pull may be older than the newest version by then.
+const Recall = 128
 
 // countedFile lists the updates of pruned commits.
 const countedFile = "counted.json"

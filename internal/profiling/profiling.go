@@ -41,6 +41,11 @@ func Listen(addr string, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("profiling: %w", err)
 	}
+	// A name is resolved by this machine's own files, which may say anything.
+	if got, _, err := net.SplitHostPort(l.Addr().String()); err != nil || !loopback(got) {
+		_ = l.Close()
+		return nil, fmt.Errorf("profiling: %q is %s here, which is no loopback address; use 127.0.0.1:6065", addr, l.Addr())
+	}
 	log.Info("profiles are served", "address", l.Addr().String())
 	return &Server{
 		http: &http.Server{
