@@ -44,6 +44,7 @@ func federation() Dashboard {
 var (
 	windowStates = []State{{1, "open", "green"}, {0, "closed", "dark-red"}, {-1, "unknown", "orange"}}
 	present      = []State{{1, "yes", "green"}}
+	quarantine   = []State{{1, "in quarantine", "dark-red"}, {0, "none", "green"}}
 )
 
 func sites() Dashboard {
@@ -59,8 +60,8 @@ func sites() Dashboard {
 					{`girassol_site_signal_value{federation=~"$federation", site=~"$site"}`, "{{site}} {{kind}} {{unit}}", false}}},
 				{Title: "Age of the signal", Kind: TimeSeries, Unit: "s", Width: 12, Queries: []Query{
 					{`max by (site) (girassol_signal_age_seconds{federation=~"$federation", site=~"$site"})`, "{{site}}", false}}},
-				{Title: "Quarantines", Description: "Sites whose updates do not count, by the bound of spec.admission that one of them broke.", Kind: StateTimeline, States: present, Width: 24, Queries: []Query{
-					{`max by (site, reason) (girassol_site_quarantined{federation=~"$federation", site=~"$site"})`, "{{site}} {{reason}}", false}}},
+				{Title: "Quarantines", Description: "Sites whose updates do not count, by the bound of spec.admission that one of them broke.", Kind: StateTimeline, States: quarantine, Width: 24, Queries: []Query{
+					{`max by (site, reason) (girassol_site_quarantined{federation=~"$federation", site=~"$site"}) or on (site) 0 * max by (site) (girassol_site_members{federation=~"$federation", site=~"$site"})`, "{{site}} {{reason}}", false}}},
 			}},
 			{"Work and power", []Panel{
 				{Title: "Power", Description: "Measured by counters, or the stated power model's.", Kind: TimeSeries, Unit: "watt", Stack: true, Queries: []Query{
