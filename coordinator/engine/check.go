@@ -10,7 +10,7 @@ import (
 	"girassol.dev/internal/codec"
 )
 
-// check parses an update while it arrives: each piece, values and all, right after
+// check parses an update while it arrives: each chunk, values and all, right after
 // it was kept, by who has received it and while it is in that processor's cache. No
 // second pass follows the last byte, and a spoiled update is known at its first bad
 // value. It outlives attempts, as the spool does.
@@ -28,8 +28,8 @@ type check struct {
 	wait     func(struct{}) bool // the parser's: until there is more, or no more will be
 	ended    bool
 	received int64
-	piece    []byte // that the writer lends, nil without one
-	base     int64  // its place
+	pieces   [][]byte // that the writer lends, those not yet read
+	base     int64    // the first one's place
 }
 
 func newCheck(s *spool.Spool, d *codec.Domain, e algorithm.Encoding) *check {
@@ -59,16 +59,20 @@ func (c *check) close() {
 	c.end(nil, os.ErrClosed)
 }
 
-// take parses on with a piece that was kept. The error is what is wrong with the
-// bytes so far.
-func (c *check) take(p []byte, base int64) error {
+// take parses on with pieces that were kept, one behind the other. The error is what is
+// wrong with the bytes so far.
+func (c *check) take(pieces [][]byte, base int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ended {
-		c.received = max(c.received, base+int64(len(p)))
-		c.piece, c.base = p, base
+		end := base
+		for _, p := range pieces {
+			end += int64(len(p))
+		}
+		c.received = max(c.received, end)
+		c.pieces, c.base = pieces, base
 		c.resume()
-		c.piece = nil
+		c.pieces = nil
 	}
 	return c.err
 }
@@ -82,12 +86,14 @@ func (c *check) ReadAt(p []byte, off int64) (n int, err error) {
 	}
 	for n < len(p) {
 		at := off + int64(n)
-		switch end := c.base + int64(len(c.piece)); {
-		case c.piece != nil && c.base <= at && at < end:
-			n += copy(p[n:], c.piece[at-c.base:])
+		if lent := c.lent(at); len(lent) > 0 {
+			n += copy(p[n:], lent)
+			continue
+		}
+		switch {
 		case at < c.received: // of an attempt that was overtaken before it was parsed
 			to := c.received
-			if c.piece != nil && at < c.base {
+			if len(c.pieces) > 0 {
 				to = c.base
 			}
 			k, err := c.spool.ReadAt(p[n:n+int(min(int64(len(p)-n), to-at))], at)
@@ -100,4 +106,16 @@ func (c *check) ReadAt(p []byte, off int64) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// lent is what the writer lends from at on, of one piece; those before it are done with.
+func (c *check) lent(at int64) []byte {
+	for len(c.pieces) > 0 && at >= c.base {
+		if d := at - c.base; d < int64(len(c.pieces[0])) {
+			return c.pieces[0][d:]
+		}
+		c.base += int64(len(c.pieces[0]))
+		c.pieces = c.pieces[1:]
+	}
+	return nil
 }

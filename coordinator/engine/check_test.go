@@ -97,7 +97,7 @@ func TestTheCheckFollowsWhateverTheAttemptsDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			if lo == int(u.offset) {
-				if err := c.take(payload[:piece], 0); err != nil {
+				if err := c.take([][]byte{payload[:piece/2], payload[piece/2 : piece]}, 0); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -127,13 +127,13 @@ func TestACheckEndsWithItsUpload(t *testing.T) {
 		c := newCheck(s, d, e)
 		payload := encode(t, d, e, make([]float32, d.Len()), codec.Aux{})
 		if begun {
-			if err := c.take(payload[:1000], 0); err != nil {
+			if err := c.take([][]byte{payload[:1000]}, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		c.close()
 		c.close()
-		if <-c.done; !errors.Is(c.err, os.ErrClosed) || !errors.Is(c.take(payload, 0), os.ErrClosed) {
+		if <-c.done; !errors.Is(c.err, os.ErrClosed) || !errors.Is(c.take([][]byte{payload}, 0), os.ErrClosed) {
 			t.Errorf("ended with %v", c.err)
 		}
 		s.Close()

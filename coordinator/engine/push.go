@@ -47,35 +47,27 @@ func (u *Upload) Offset() int64 { return u.offset }
 // Size is the announced size of the payload in bytes.
 func (u *Upload) Size() int64 { return u.spool.Size() }
 
-// Fill takes the next n bytes, which fill writes into the pieces; where it fails,
-// nothing is kept. A *codec.Error says that the bytes cannot be used, whatever
-// follows.
-func (u *Upload) Fill(n int, fill func(pieces [][]byte) error) error {
+// Append takes the next bytes, in pieces that are the caller's again when it returns;
+// where it fails, nothing is kept. A *codec.Error says that the bytes cannot be used,
+// whatever follows.
+func (u *Upload) Append(pieces [][]byte) error {
+	n := 0
+	for _, p := range pieces {
+		n += len(p)
+	}
 	if err := u.meter(n); err != nil {
 		return err
 	}
-	at, pieces, err := u.writer.Fill(n, fill)
+	at, kept, err := u.writer.Append(pieces)
 	if err != nil || u.check == nil {
 		return err
 	}
-	for _, p := range pieces {
-		if err := u.check.take(p, at); err != nil {
-			return err
-		}
-		at += int64(len(p))
-	}
-	return nil
+	return u.check.take(kept, at)
 }
 
-// Write is Fill for bytes that lie somewhere else.
+// Write is Append of one piece.
 func (u *Upload) Write(p []byte) (int, error) {
-	err := u.Fill(len(p), func(pieces [][]byte) error {
-		for rest := p; len(pieces) > 0; pieces = pieces[1:] {
-			rest = rest[copy(pieces[0], rest):]
-		}
-		return nil
-	})
-	if err != nil {
+	if err := u.Append([][]byte{p}); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -122,7 +114,7 @@ func (e *Engine) BeginPush(ctx context.Context, h *coordinatorv1.PushHeader) (*U
 		}
 		if res != nil && res.GetStatus() != coordinatorv1.PushResult_STATUS_ACCEPTED {
 			e.answered(h, res)
-			e.log.Warn("update not taken", "round", h.GetRound(), "update", h.GetUpdateId(), "reason", res.GetReason(), "message", res.GetMessage())
+			e.log.Warn("update not taken", "round", h.GetRound(), "update", cutTo(h.GetUpdateId(), maxUpdateID), "reason", res.GetReason(), "message", res.GetMessage())
 		}
 	})
 	return u, res, err

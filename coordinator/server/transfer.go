@@ -60,18 +60,18 @@ func (f *Fleet) takeChunks(stream grpc.BidiStreamingServer[coordinatorv1.PushReq
 		return nil, err
 	}
 	rx := wire.NewFrameReceiver(u, u.Size(), u.Offset())
+	// One message for all chunks: after a receive that came too late, which may still
+	// write to it, the loop ends.
+	m := new(wire.PushFrames)
 	for {
-		m, err := recv(f, f.nextChunk(), func() (*wire.PushFrames, error) {
-			m := new(wire.PushFrames)
-			return m, stream.RecvMsg(m)
-		})
+		_, err := recv(f, f.nextChunk(), func() (struct{}, error) { return struct{}{}, stream.RecvMsg(m) })
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err := rx.TakeFrames(m); err != nil {
+		if err := rx.TakeFrames(&m.Frames); err != nil {
 			var fault *codec.Error
 			if errors.As(err, &fault) {
 				return f.answer(f.Engine.RefusePush(stream.Context(), u, fault))

@@ -1,9 +1,6 @@
 package spool
 
-import (
-	"sync"
-	"unsafe"
-)
+import "sync"
 
 // Block is the unit in which uploads take memory, in bytes.
 const Block = 256 << 10
@@ -119,9 +116,4 @@ func (m *Memory) shrink() {
 		unmap()
 	}
 	m.segments, m.mapped = nil, 0
-}
-
-// adjacent says whether q begins where p ends, inside p's capacity.
-func adjacent(p, q []byte) bool {
-	return cap(p) >= len(p)+len(q) && unsafe.SliceData(q) == unsafe.SliceData(p[len(p):len(p)+1])
 }

@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"girassol.dev/internal/vectored"
 )
 
 // Spool is one upload. It is safe for concurrent use; only the newest attempt can
@@ -43,8 +45,8 @@ var ErrSuperseded = errors.New("spool: a newer attempt has taken over this uploa
 type Writer struct {
 	s       *Spool
 	attempt int
-	scratch []byte
-	pieces  [][]byte
+	// kept and toFile are of the Append at work.
+	kept, toFile [][]byte
 }
 
 // Attempt starts a new attempt at this upload. Older ones can no longer append.
@@ -56,82 +58,69 @@ func (s *Spool) Attempt() (w *Writer, offset int64) {
 	return &Writer{s: s, attempt: s.attempt}, s.received
 }
 
-// Fill keeps the n bytes that fill writes into the pieces it is given, behind those
-// received so far, and tells where. They lie in the pieces until the next Fill or
-// until the spool is closed. Where fill fails, nothing is kept.
-func (w *Writer) Fill(n int, fill func(pieces [][]byte) error) (at int64, pieces [][]byte, err error) {
+// Append keeps the pieces, one behind the other, after the bytes received so far, and
+// tells where, and in which pieces they lie now: until the next Append, until the spool
+// is closed or, those that went to the file, for as long as the caller's own do. Where
+// it fails, nothing is kept.
+func (w *Writer) Append(pieces [][]byte) (at int64, kept [][]byte, err error) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := int64(0)
+	for _, p := range pieces {
+		n += int64(len(p))
+	}
 	switch {
 	case s.closed:
 		return 0, nil, os.ErrClosed
 	case w.attempt != s.attempt:
 		return 0, nil, ErrSuperseded
-	case int64(n) > s.size-s.received:
+	case n > s.size-s.received:
 		return 0, nil, fmt.Errorf("spool: more than the announced %d bytes", s.size)
 	}
-	w.lay(n)
-	if err := fill(w.pieces); err != nil {
+	if err := w.keep(pieces); err != nil {
 		return 0, nil, err
 	}
 	at = s.received
-	if err := s.spill(at, w.pieces); err != nil {
-		return 0, nil, err
-	}
-	s.received += int64(n)
-	return at, w.pieces, nil
+	s.received += n
+	return at, w.kept, nil
 }
 
-// lay finds places for the next n bytes, of one block each: in memory, or in the
-// scratch, from where they go to the file. The spool's lock is held.
-func (w *Writer) lay(n int) {
+// keep copies what has a place in memory there and writes the rest to the file,
+// neighbours with one call. The spool's lock is held.
+func (w *Writer) keep(pieces [][]byte) error {
 	s := w.s
-	w.pieces = w.pieces[:0]
-	scratch := w.scratch
-	for at := s.received; n > 0; {
-		i, from := int(at/Block), int(at%Block)
-		k := min(n, Block-from)
-		if i == len(s.blocks) {
-			s.blocks = append(s.blocks, s.memory.take(min(Block, s.size-at)))
-		}
-		if b := s.blocks[i]; b != nil {
-			w.pieces = append(w.pieces, b[from:from+k])
-		} else {
-			if len(scratch) < k {
-				scratch = make([]byte, max(k, min(n, 4*Block)))
-				w.scratch = scratch
+	w.kept, w.toFile = w.kept[:0], w.toFile[:0]
+	defer func() { clear(w.toFile) }()
+	at := s.received
+	from := at // of what goes to the file
+	for _, p := range pieces {
+		for len(p) > 0 {
+			i, into := int(at/Block), int(at%Block)
+			if i == len(s.blocks) {
+				s.blocks = append(s.blocks, s.memory.take(min(Block, s.size-at)))
 			}
-			w.pieces = append(w.pieces, scratch[:k])
-			scratch = scratch[k:]
+			k := min(len(p), Block-into)
+			if b := s.blocks[i]; b != nil {
+				if err := s.write(w.toFile, from); err != nil {
+					return err
+				}
+				w.toFile, from = w.toFile[:0], at+int64(k)
+				w.kept = append(w.kept, b[into:into+copy(b[into:], p[:k])])
+			} else {
+				w.toFile = append(w.toFile, p[:k])
+				w.kept = append(w.kept, p[:k])
+			}
+			p, at = p[k:], at+int64(k)
 		}
-		at += int64(k)
-		n -= k
 	}
+	return s.write(w.toFile, from)
 }
 
-// spill writes the pieces that have no place in memory to the file, neighbours with
-// one call. The lock is held.
-func (s *Spool) spill(at int64, pieces [][]byte) error {
-	for len(pieces) > 0 {
-		p := pieces[0]
-		pieces = pieces[1:]
-		i := at / Block
-		if s.blocks[i] == nil {
-			for len(pieces) > 0 && s.blocks[(at+int64(len(p)))/Block] == nil && adjacent(p, pieces[0]) {
-				p = p[:len(p)+len(pieces[0])]
-				pieces = pieces[1:]
-			}
-			if err := s.writeAt(p, at); err != nil {
-				return err
-			}
-		}
-		at += int64(len(p))
+func (s *Spool) write(pieces [][]byte, at int64) error {
+	if len(pieces) == 0 {
+		return nil
 	}
-	return nil
-}
-
-func (s *Spool) writeAt(p []byte, at int64) error {
 	if s.file == nil {
 		f, err := os.CreateTemp(s.dir, "upload-*")
 		if err != nil {
@@ -144,7 +133,7 @@ func (s *Spool) writeAt(p []byte, at int64) error {
 		}
 		s.file = f
 	}
-	if _, err := s.file.WriteAt(p, at); err != nil {
+	if err := vectored.WriteAt(s.file, pieces, at); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	return nil

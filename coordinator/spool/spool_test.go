@@ -3,9 +3,11 @@ package spool
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 )
@@ -38,14 +40,19 @@ func places(t *testing.T, test func(t *testing.T, size int64, memory *Memory)) {
 	}
 }
 
-// add keeps p as n pieces.
+// add keeps p in pieces as frames are, of 16 KiB and less.
 func add(w *Writer, p []byte) error {
-	_, _, err := w.Fill(len(p), func(pieces [][]byte) error {
-		for _, to := range pieces {
-			p = p[copy(to, p):]
-		}
-		return nil
-	})
+	var pieces [][]byte
+	want := p
+	for len(p) > 0 {
+		k := min(len(p), 16<<10-len(pieces)%2)
+		pieces = append(pieces, p[:k])
+		p = p[k:]
+	}
+	_, kept, err := w.Append(pieces)
+	if got := bytes.Join(kept, nil); err == nil && !bytes.Equal(got, want) {
+		return fmt.Errorf("%d bytes, of which other %d are shown", len(want), len(got))
+	}
 	return err
 }
 
@@ -96,30 +103,28 @@ func TestWhatWasKeptIsRead(t *testing.T) {
 	})
 }
 
-// Bytes that turn out wrong while they are copied are as if they had not come.
-func TestAFillThatFailsKeepsNothing(t *testing.T) {
+// Bytes for which there is no room are as if they had not come; they can come again.
+func TestAnAppendThatFailsKeepsNothing(t *testing.T) {
 	places(t, func(t *testing.T, size int64, m *Memory) {
-		s := New(t.TempDir(), size, m)
+		dir := filepath.Join(t.TempDir(), "spool")
+		s := New(dir, size, m) // no file can be made there yet
 		defer s.Close()
 		w, _ := s.Attempt()
 		want := noise(size)
-		if err := add(w, want[:size/2]); err != nil {
-			t.Fatal(err)
+		first := add(w, want)
+		if inMemory := s.InMemory() == size; inMemory != (first == nil) || s.Complete() != inMemory {
+			t.Fatalf("%v, %d of %d bytes in memory, complete: %t", first, s.InMemory(), size, s.Complete())
 		}
-		wrong := errors.New("wrong")
-		if _, _, err := w.Fill(int(size-size/2), func(pieces [][]byte) error {
-			for _, p := range pieces {
-				clear(p)
+		if first != nil {
+			if n, err := s.ReadAt(make([]byte, 1), 0); n != 0 || !errors.Is(err, io.EOF) {
+				t.Fatalf("what failed was kept: %d bytes, %v", n, err)
 			}
-			return wrong
-		}); !errors.Is(err, wrong) {
-			t.Fatal(err)
-		}
-		if s.Complete() {
-			t.Fatal("what failed was kept")
-		}
-		if err := add(w, want[size/2:]); err != nil {
-			t.Fatal(err)
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := add(w, want); err != nil {
+				t.Fatal(err)
+			}
 		}
 		got := make([]byte, size)
 		if _, err := s.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) || !s.Complete() {

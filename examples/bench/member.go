@@ -252,16 +252,17 @@ func (m *member) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, 
 		return 0, errors.New("a pull begins without its header")
 	}
 	size = int64(first.GetHeader().GetPayloadBytes())
-	rx := wire.NewReceiver(w, size, 0)
+	rx := wire.NewFrameReceiver(wire.AppendTo(w), size, 0)
+	var c wire.PullFrames
 	for {
-		c, err := stream.Recv()
+		err := stream.RecvMsg(&c)
 		if errors.Is(err, io.EOF) {
 			return size, rx.Finish()
 		}
 		if err != nil {
 			return 0, err
 		}
-		if err := rx.Take(c); err != nil {
+		if err := rx.TakeFrames(&c.Frames); err != nil {
 			return 0, err
 		}
 	}

@@ -89,7 +89,7 @@ func readChunk(r io.ReaderAt, payload []byte, from, size int64) (crc uint32, err
 // zero value is of no use; see NewReceiver and NewFrameReceiver.
 type Receiver struct {
 	w            io.Writer
-	filler       Filler
+	appender     Appender
 	offset, size int64
 }
 
@@ -99,9 +99,9 @@ func NewReceiver(w io.Writer, size, from int64) *Receiver {
 	return &Receiver{w: w, offset: from, size: size}
 }
 
-// NewFrameReceiver is NewReceiver for who receives PushFrames.
-func NewFrameReceiver(f Filler, size, from int64) *Receiver {
-	return &Receiver{filler: f, offset: from, size: size}
+// NewFrameReceiver is NewReceiver for who receives PushFrames or PullFrames.
+func NewFrameReceiver(a Appender, size, from int64) *Receiver {
+	return &Receiver{appender: a, offset: from, size: size}
 }
 
 // Offset is the byte at which the next chunk starts, where a broken transfer
@@ -128,22 +128,17 @@ func (r *Receiver) Take(c Chunk) error {
 }
 
 // TakeFrames is Take of a chunk in its frames.
-func (r *Receiver) TakeFrames(f *PushFrames) error {
+func (r *Receiver) TakeFrames(f *Frames) error {
 	defer f.Release()
 	if err := r.fits(f.Offset, f.size); err != nil {
 		return err
 	}
-	n := int64(f.size)
-	var wrong error
-	err := r.filler.Fill(f.size, func(pieces [][]byte) error {
-		wrong = r.matches(f.copyTo(pieces), f.CRC32C)
-		return wrong
-	})
-	if wrong != nil {
-		return wrong
+	if err := r.matches(f.sum(), f.CRC32C); err != nil {
+		return err
 	}
+	err := r.appender.Append(f.parts)
 	if err == nil {
-		r.offset += n
+		r.offset += int64(f.size)
 	}
 	return r.kept(err)
 }

@@ -36,7 +36,7 @@ const smallPayload = 4 << 10
 //   - Receiving: the payload is copied once, out of the HTTP/2 frames into a
 //     pooled buffer that belongs to the receiver. Release gives it back; a
 //     payload that is not released is left to the garbage collector. PushFrames
-//     leaves it in the frames.
+//     and PullFrames leave it in the frames.
 //
 // All other messages go through the registered protobuf codec.
 func Codec() encoding.CodecV2 { return codec{generated: encoding.GetCodecV2(grpcproto.Name)} }
@@ -110,6 +110,8 @@ func marshal(header proto.Message, offset uint64, crc uint32, payload, unknown [
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *PushFrames:
+		return m.unmarshal(data)
+	case *PullFrames:
 		return m.unmarshal(data)
 	case *coordinatorv1.SessionRequest:
 		if data.Len() > MaxSessionMessage {

@@ -107,12 +107,16 @@ func TestCodecReadsWhatGeneratedCodeWrites(t *testing.T) {
 	}
 }
 
-func TestCodecDoesTheSameForPullResponses(t *testing.T) {
-	for _, m := range []*coordinatorv1.PullResponse{
+func pullMessages() []*coordinatorv1.PullResponse {
+	return []*coordinatorv1.PullResponse{
 		{},
 		{Header: &coordinatorv1.PullHeader{Version: 4, PayloadBytes: 1 << 20, UpdateIds: []string{"lisboa/node-0#4"}}},
 		{Header: &coordinatorv1.PullHeader{Version: 4}, Offset: 3, Crc32C: 4, Payload: random(1, 100_000)},
-	} {
+	}
+}
+
+func TestCodecDoesTheSameForPullResponses(t *testing.T) {
+	for _, m := range pullMessages() {
 		out, err := Codec().Marshal(m)
 		if err != nil {
 			t.Fatal(err)

@@ -16,8 +16,7 @@ func whole(f *PushFrames) *coordinatorv1.PushRequest {
 	m := &coordinatorv1.PushRequest{Header: f.Header, Offset: f.Offset, Crc32C: f.CRC32C}
 	if f.Size() > 0 {
 		m.Payload = make([]byte, f.Size())
-		half := f.Size() / 2
-		f.copyTo([][]byte{m.Payload[:half], m.Payload[half:]})
+		copy(m.Payload, bytes.Join(f.parts, nil))
 	}
 	return m
 }
@@ -35,7 +34,7 @@ func FuzzPushFrames(f *testing.F) {
 	f.Add([]byte{0x7a, 1, 2, 0x0a, 0x05, 1}, uint64(1))
 	f.Add([]byte{0x10, 0x80}, uint64(2))
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
-		got := &PushFrames{Header: &coordinatorv1.PushHeader{Round: 7}, Offset: 8, CRC32C: 9, size: 3, parts: [][]byte{{1, 2, 3}}}
+		got := &PushFrames{Header: &coordinatorv1.PushHeader{Round: 7}, Frames: Frames{Offset: 8, CRC32C: 9, size: 3, parts: [][]byte{{1, 2, 3}}}}
 		want := new(coordinatorv1.PushRequest)
 		wantErr := proto.Unmarshal(b, want)
 		err := Codec().Unmarshal(frames(b, seed), got)
@@ -53,28 +52,52 @@ func FuzzPushFrames(f *testing.F) {
 		if m := whole(got); !proto.Equal(m, want) {
 			t.Fatalf("reads %v, generated code %v", m, want)
 		}
-		if got.Size() > 0 && got.copyTo([][]byte{make([]byte, got.Size())}) != CRC32C(want.GetPayload()) {
+		if got.Size() > 0 && got.sum() != CRC32C(want.GetPayload()) {
 			t.Fatal("sums to something else")
 		}
 	})
 }
 
-// filled takes bytes as an upload does, in two pieces.
+// The same for what is pulled.
+func FuzzPullFrames(f *testing.F) {
+	for _, m := range pullMessages() {
+		if b, err := proto.Marshal(m); err == nil && len(b) < 20_000 {
+			f.Add(b, uint64(len(b)))
+		}
+	}
+	f.Add([]byte{0x7a, 0xff, 0xff, 0xff, 0xff, 0x0f, 1}, uint64(0))
+	f.Add([]byte{0x0a, 0x00, 0x0a, 0x00, 0x7a, 1, 2, 0x7a, 0}, uint64(1))
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		got := &PullFrames{Header: &coordinatorv1.PullHeader{Round: 7}, Frames: Frames{Offset: 8, CRC32C: 9, size: 3, parts: [][]byte{{1, 2, 3}}}}
+		want := new(coordinatorv1.PullResponse)
+		wantErr := proto.Unmarshal(b, want)
+		err := Codec().Unmarshal(frames(b, seed), got)
+		defer got.Release()
+		if (wantErr == nil) != (err == nil) {
+			t.Fatalf("error %v, generated code says %v", err, wantErr)
+		}
+		if wantErr != nil {
+			return
+		}
+		m := &coordinatorv1.PullResponse{Header: got.Header, Offset: got.Offset, Crc32C: got.CRC32C, Payload: bytes.Join(got.parts, nil)}
+		want.ProtoReflect().SetUnknown(nil)
+		if !proto.Equal(m, want) || got.Size() != len(want.GetPayload()) || got.sum() != CRC32C(want.GetPayload()) {
+			t.Fatalf("reads %v, generated code %v", m, want)
+		}
+	})
+}
+
+// filled takes bytes as an upload does.
 type filled struct {
 	bytes.Buffer
 	fail error
 }
 
-func (f *filled) Fill(n int, fill func(pieces [][]byte) error) error {
-	b := make([]byte, n)
-	if err := fill([][]byte{b[:n/3], b[n/3:]}); err != nil {
-		return err
-	}
+func (f *filled) Append(pieces [][]byte) error {
 	if f.fail != nil {
 		return f.fail
 	}
-	f.Write(b)
-	return nil
+	return AppendTo(&f.Buffer).Append(pieces)
 }
 
 // A chunk in its frames is checked as any other: what is wrong with it leaves nothing
@@ -107,7 +130,7 @@ func TestChunksInTheirFramesAreChecked(t *testing.T) {
 	} {
 		var to filled
 		r := NewFrameReceiver(&to, tc.size, 10)
-		err := r.TakeFrames(message(tc.change))
+		err := r.TakeFrames(&message(tc.change).Frames)
 		var fault *PayloadError
 		if !errors.As(err, &fault) || fault.Reason != tc.reason || to.Len() > 0 || r.Offset() != 10 {
 			t.Errorf("want %s: %v, %d bytes kept, offset %d", tc.reason, err, to.Len(), r.Offset())
@@ -116,11 +139,11 @@ func TestChunksInTheirFramesAreChecked(t *testing.T) {
 	full := errors.New("full")
 	to := filled{fail: full}
 	r := NewFrameReceiver(&to, 5000, 10)
-	if err := r.TakeFrames(message(func(*coordinatorv1.PushRequest) {})); !errors.Is(err, full) || r.Offset() != 10 {
+	if err := r.TakeFrames(&message(func(*coordinatorv1.PushRequest) {}).Frames); !errors.Is(err, full) || r.Offset() != 10 {
 		t.Fatalf("%v, offset %d", err, r.Offset())
 	}
 	to.fail = nil
-	if err := r.TakeFrames(message(func(*coordinatorv1.PushRequest) {})); err != nil || r.Offset() != 3010 || !bytes.Equal(to.Bytes(), payload) || r.Complete() {
+	if err := r.TakeFrames(&message(func(*coordinatorv1.PushRequest) {}).Frames); err != nil || r.Offset() != 3010 || !bytes.Equal(to.Bytes(), payload) || r.Complete() {
 		t.Fatalf("%v, offset %d, %d bytes kept", err, r.Offset(), to.Len())
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -185,6 +186,7 @@ func ServerOptions(o Options) []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
+		experimental.BufferPool(&arrived),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout, MaxConnectionIdle: idleTimeout}),
@@ -204,6 +206,7 @@ func DialOptions(o Options) []grpc.DialOption {
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(Codec()), grpc.MaxCallRecvMsgSize(MaxMessage)),
 		grpc.WithReadBufferSize(bufferSize),
 		grpc.WithWriteBufferSize(bufferSize),
+		experimental.WithBufferPool(&arrived),
 		// A retry would keep the first 256 KiB of each upload for replay; uploads
 		// resume by offset instead.
 		grpc.WithDisableRetry(),

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
+	"girassol.dev/internal/vectored"
 	"girassol.dev/internal/wire"
 	"girassol.dev/siteagent/replica"
 )
@@ -100,7 +101,9 @@ func (a *Agent) install(ctx context.Context, d *download) error {
 	return nil
 }
 
-// recall is for how many versions a coordinator knows a merged update again.
+// recall is for how many versions past its base an update is asked about. The
+// coordinator knows merged ones for twice as many, for the state that is pulled may
+// lag behind it.
 const recall = 64
 
 // settlePassedOver asks the coordinator what became of the pending update before a
@@ -209,27 +212,34 @@ func (d *download) once(ctx context.Context, s *session) error {
 	if h.GetPayloadBytes() > 1<<62 {
 		return fmt.Errorf("agent: a pull of %d bytes", h.GetPayloadBytes())
 	}
-	rx := wire.NewReceiver(d.file, int64(h.GetPayloadBytes()), d.offset)
+	rx := wire.NewFrameReceiver(d, int64(h.GetPayloadBytes()), d.offset)
+	var c wire.PullFrames
 	for {
-		c, err := stream.Recv()
+		err := stream.RecvMsg(&c)
 		if errors.Is(err, io.EOF) {
 			return rx.Finish()
 		}
 		if err != nil {
 			return err
 		}
-		err = rx.Take(c)
-		d.offset = rx.Offset()
-		if err != nil {
+		if err := rx.TakeFrames(&c.Frames); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *download) restart() error {
-	d.offset = 0
-	if _, err := d.file.Seek(0, io.SeekStart); err != nil {
+// Append writes the bytes that follow to the file.
+func (d *download) Append(pieces [][]byte) error {
+	if err := vectored.WriteAt(d.file, pieces, d.offset); err != nil {
 		return err
 	}
+	for _, p := range pieces {
+		d.offset += int64(len(p))
+	}
+	return nil
+}
+
+func (d *download) restart() error {
+	d.offset = 0
 	return d.file.Truncate(0)
 }
