@@ -7,13 +7,14 @@ package app
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ import (
 	"girassol.dev/coordinator/server"
 	"girassol.dev/internal/algorithm"
 	"girassol.dev/internal/profiling"
+	"girassol.dev/internal/redislink"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals"
 	"girassol.dev/signals/director"
@@ -49,7 +51,7 @@ type Options struct {
 	DebugListen string
 	// SignalsListen is where pushed signals are taken, with spec.energy.webhook.
 	SignalsListen string
-	RedisURL      string
+	Redis         redislink.Options
 	Link          wire.Options
 	Identity      IdentityOptions
 	Tunnel        TunnelOptions
@@ -174,13 +176,17 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		return nil, err
 	}
 	if to != nil {
-		client, err := broadcast.Connect(*to, o.Log)
+		key, err := broadcast.Key(o.DataDir, rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		client, err := redislink.Connect(*to, o.Log)
 		if err != nil {
 			return nil, fmt.Errorf("spec.events.redis: %w", err)
 		}
 		p.redis = client
-		p.events = broadcast.New(client, name, store.Term(), o.Log, p.registry)
-		hooks.Announce, hooks.Events = p.events, p.eventsStatus
+		p.events = broadcast.New(client, name, store.Term(), key, o.Log, p.registry)
+		hooks.Announce, hooks.Events, hooks.EventsKey = p.events, p.eventsStatus, key.Public().(ed25519.PublicKey)
 	}
 	cfg, err := d.engineConfig(o)
 	if err != nil {
@@ -208,15 +214,15 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		p.registry.MustRegister(newTunnelCollector(name, p.tunnel.hub.Peers))
 		if p.ids != nil {
 			p.ids.issuer.Peers = p.tunnel
+			if err := p.ids.issuer.EndRevokedKeys(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	fleet := &server.Fleet{Mesh: d.federation.Spec.Link.Mode == v1alpha1.LinkMesh, Engine: p.engine, Store: store, Counter: o.Link.Counter, Log: o.Log}
 	admin := &server.Admin{Engine: p.engine, Energy: desk, Told: tell, Log: o.Log}
 	opts := wire.ServerOptions(o.Link)
 	if p.ids != nil {
-		if p.tunnel != nil {
-			admin.Forget = p.tunnel.Forget
-		}
 		fleet.Identities, admin.Identities, admin.Revocations = p.ids.issuer, p.ids.issuer, p.ids.revocations
 		opts = append(opts, p.ids.revocations.ServerOptions()...)
 	}
@@ -238,28 +244,6 @@ func newProcess(d *declaration, store *checkpoint.Store, o Options) (_ *process,
 		}
 	}
 	return p, nil
-}
-
-// redisOptions are nil without a Redis. --redis replaces where Redis is; user,
-// password and TLS of the spec still hold.
-func redisOptions(d *declaration, o Options) (*broadcast.Options, error) {
-	r := d.federation.Spec.Events.Redis
-	to := &broadcast.Options{URL: strings.TrimSpace(o.RedisURL)}
-	switch {
-	case r == nil && to.URL == "":
-		return nil, nil
-	case r == nil:
-		return to, nil
-	case to.URL == "" && r.URL == "" && len(r.Addresses) == 0:
-		return nil, errors.New("spec.events.redis: mode Trial and urlSecret are for Kubernetes; give url or addresses, or start with --redis")
-	case to.URL == "":
-		to.URL, to.Addresses, to.MasterName = r.URL, r.Addresses, r.MasterName
-	}
-	to.Username, to.PasswordFile = r.Username, r.PasswordFile
-	if t := r.TLS; t != nil {
-		to.TLS, to.CAFile, to.CertFile, to.KeyFile, to.ServerName = true, t.CAFile, t.CertFile, t.KeyFile, t.ServerName
-	}
-	return to, nil
 }
 
 func newClock(o Options, old books) (signals.Clock, error) {

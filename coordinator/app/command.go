@@ -80,7 +80,7 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 	f.StringVar(&o.DebugListen, "debug-listen", "", profiling.Usage)
 	f.StringVar(&o.SignalsListen, "signals-listen", "", "`address` for pushed signals, POST /v1/signals, where spec.energy.webhook has sources (default "+defaultSignalsListen+" then)")
 	o.Tunnel.flags(f)
-	f.StringVar(&o.RedisURL, "redis", "", "Redis `URL` for events, redis://host:port/db; overrides spec.events.redis.url (default none)")
+	o.Redis.Flags(f, "for events; overrides where spec.events.redis says it is, as each of the next does with its part")
 	f.StringVar(&o.Link.CertFile, "tls-cert", "", "PEM `file` with this coordinator's certificate")
 	f.StringVar(&o.Link.KeyFile, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&o.Link.CAFile, "tls-ca", "", "PEM `file` with the authority of the agents' certificates")

@@ -1,14 +1,18 @@
 package app
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
+	"girassol.dev/internal/redislink"
 )
 
 const goodConfig = `# the whole thing
@@ -112,9 +116,54 @@ func TestRedisOfKubernetesIsRefusedWithoutAnAddress(t *testing.T) {
 			t.Errorf("%s: %v", spec, err)
 		}
 		// A Secret made from a file ends with the file's last line break.
-		if to, err := redisOptions(d, Options{RedisURL: "redis://other\n"}); err != nil || to.URL != "redis://other" {
+		if to, err := redisOptions(d, Options{Redis: redislink.Options{URL: "redis://other\n"}}); err != nil || to.URL != "redis://other" {
 			t.Errorf("%s with --redis: %+v, %v", spec, to, err)
 		}
+	}
+}
+
+func TestFlagsAndEnvironmentNameARedisToo(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec, env string
+		flags     redislink.Options
+		want      *redislink.Options // nil: refused
+	}{
+		"the environment": {env: "redis://e\n", want: &redislink.Options{URL: "redis://e"}},
+		"its address wins over the spec's": {spec: "{addresses: ['s:1'], masterName: m, username: u}", env: "redis://e",
+			want: &redislink.Options{URL: "redis://e", Username: "u"}},
+		"a flag wins over both": {spec: "{url: 'redis://s', passwordFile: p}", env: "redis://e", flags: redislink.Options{Addresses: []string{"f:1"}},
+			want: &redislink.Options{Addresses: []string{"f:1"}, PasswordFile: "p"}},
+		"a flag of TLS adds to the spec": {spec: "{url: 'redis://s'}", flags: redislink.Options{CAFile: "ca"},
+			want: &redislink.Options{URL: "redis://s", TLS: true, CAFile: "ca"}},
+		"how without where": {flags: redislink.Options{Username: "u"}},
+	} {
+		t.Setenv(redislink.URLVariable, c.env)
+		text := goodConfig
+		if c.spec != "" {
+			text = strings.Replace(text, "spec:\n  sites:", "spec:\n  events: {redis: "+c.spec+"}\n  sites:", 1)
+		}
+		d, err := parse([]byte(text), false)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		got, err := redisOptions(d, Options{Redis: c.flags, Log: slog.New(slog.DiscardHandler)})
+		if (err != nil) != (c.want == nil) || c.want != nil && !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestAPasswordAmongTheArgumentsIsWarnedOfOnceAndNotRepeated(t *testing.T) {
+	d, err := parse([]byte(goodConfig), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	if _, err := redisOptions(d, Options{Redis: redislink.Options{URL: "redis://u:planted@h"}, Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
+		t.Fatal(err)
+	}
+	if s := log.String(); strings.Count(s, "--redis-password-file") != 1 || strings.Contains(s, "planted") {
+		t.Error(s)
 	}
 }
 

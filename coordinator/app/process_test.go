@@ -18,6 +18,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/coordinator/checkpoint"
+	"girassol.dev/internal/redislink"
 	"girassol.dev/internal/wire"
 	"girassol.dev/signals/ledger"
 )
@@ -64,7 +65,7 @@ func runChanged(t *testing.T, dir string, change func(*Options, string) string) 
 	}
 	log := slog.New(slog.DiscardHandler)
 	o := Options{
-		DataDir: dir, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", RedisURL: "redis://" + redis.Addr(), Link: wire.Options{Counter: &wire.Counter{}},
+		DataDir: dir, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", Redis: redislink.Options{URL: "redis://" + redis.Addr()}, Link: wire.Options{Counter: &wire.Counter{}},
 		Heartbeat: time.Second, SnapshotEvery: 4, ClockStart: time.Date(2026, 3, 2, 0, 1, 0, 0, time.UTC), ClockSpeed: 10, Log: log,
 	}
 	text := strings.ReplaceAll(processConfig, "TRACE", trace)
@@ -308,7 +309,7 @@ metadata: {name: lab}
 	defer store.Close()
 	redis := miniredis.RunT(t)
 	_, err = newProcess(d, store, Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", MetricsListen: taken.Addr().String(),
-		RedisURL: "redis://" + redis.Addr(), Link: wire.Options{Counter: &wire.Counter{}}, ClockSpeed: 1, Log: slog.New(slog.DiscardHandler)})
+		Redis: redislink.Options{URL: "redis://" + redis.Addr()}, Link: wire.Options{Counter: &wire.Counter{}}, ClockSpeed: 1, Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "metrics") {
 		t.Fatalf("start on a taken port: %v", err)
 	}

@@ -1,5 +1,6 @@
 // Package broadcast owns how a coordinator's announcements reach Redis: in
-// order, kept in memory while Redis is away, never in the way of a round.
+// order, signed, kept in memory while Redis is away, never in the way of a round.
+// The key that signs is its, too.
 //
 // It must not know what the events mean to their readers, nor read them: agents
 // have their own reader. See girassol.dev/api/events for names and forms.
@@ -15,6 +16,7 @@ package broadcast
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -54,6 +56,7 @@ type Publisher struct {
 	federation    string
 	stream        string
 	term          uint64
+	key           ed25519.PrivateKey
 	log           *slog.Logger
 	outboxLength  int
 	checkInterval time.Duration
@@ -66,7 +69,7 @@ type Publisher struct {
 	outbox []item
 	// again are encoded events that go before the outbox: those of Resync and those
 	// that Redis has lost.
-	again   []string
+	again   []payload
 	closing bool
 	status  Status
 	// next is the index of the next event given to Publish, from 1.
@@ -88,7 +91,16 @@ type item struct {
 	index uint64
 }
 
-type record struct{ id, payload string }
+// payload is an event as it goes out, under the sequence that it is signed with.
+type payload struct {
+	sequence uint64
+	text     string
+}
+
+type record struct {
+	id string
+	payload
+}
 
 // Status of a Publisher.
 type Status struct {
@@ -102,10 +114,11 @@ type Status struct {
 
 // New starts a Publisher for an incarnation (term) of a federation's
 // coordinator. It does not wait for Redis. A nil client makes a disabled one
-// that takes events and forgets them; log must be set, registerer may be nil.
+// that takes events and forgets them; log and the key that signs, see Key, must be
+// set, registerer may be nil.
 // The client stays the caller's to close, after Close.
-func New(client redis.UniversalClient, federation string, term uint64, log *slog.Logger, registerer prometheus.Registerer) *Publisher {
-	p := newPublisher(client, federation, term, log)
+func New(client redis.UniversalClient, federation string, term uint64, key ed25519.PrivateKey, log *slog.Logger, registerer prometheus.Registerer) *Publisher {
+	p := newPublisher(client, federation, term, key, log)
 	if registerer != nil {
 		p.register(registerer)
 	}
@@ -113,9 +126,9 @@ func New(client redis.UniversalClient, federation string, term uint64, log *slog
 	return p
 }
 
-func newPublisher(client redis.UniversalClient, federation string, term uint64, log *slog.Logger) *Publisher {
+func newPublisher(client redis.UniversalClient, federation string, term uint64, key ed25519.PrivateKey, log *slog.Logger) *Publisher {
 	p := &Publisher{
-		client: client, federation: federation, stream: events.Stream(federation), term: term,
+		client: client, federation: federation, stream: events.Stream(federation), term: term, key: key,
 		log:          log.With("federation", federation),
 		outboxLength: outboxLength, checkInterval: checkInterval,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), next: 1,

@@ -2,7 +2,10 @@ package broadcast
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/ed25519"
+	"encoding/json"
 	"log/slog"
 	"net"
 	"os/exec"
@@ -14,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"girassol.dev/api/events"
+	"girassol.dev/internal/redislink"
 )
 
 // redisServer is a real Redis that can be killed and started again.
@@ -75,7 +79,7 @@ func (s *redisServer) client() redis.UniversalClient { return client(s.t, "127.0
 
 func client(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
-	c, err := NewClient("redis://"+addr, discard)
+	c, err := redislink.Connect(redislink.Options{URL: "redis://" + addr}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,10 +89,27 @@ func client(t *testing.T, addr string) redis.UniversalClient {
 
 var discard = slog.New(slog.DiscardHandler)
 
+var testKey = keyOf("k")
+
+func keyOf(letter string) ed25519.PrivateKey {
+	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte(letter), ed25519.SeedSize))
+}
+
+// encoded is an event's JSON as it goes out.
+func encoded(t *testing.T, e events.Event) string {
+	t.Helper()
+	e.Federation = "demo"
+	b, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // publisher of a test checks Redis often.
 func publisher(t *testing.T, c redis.UniversalClient, term uint64) *Publisher {
 	t.Helper()
-	p := newPublisher(c, "demo", term, discard)
+	p := newPublisher(c, "demo", term, testKey, discard)
 	p.checkInterval = 20 * time.Millisecond
 	p.start()
 	t.Cleanup(func() {
@@ -142,9 +163,9 @@ func (r *reader) read(n int) []events.Event {
 		}
 		for _, m := range streams[0].Messages {
 			r.last = m.ID
-			e, err := events.Parse(m.Values[events.Field].(string))
+			e, err := events.Verify(testKey.Public().(ed25519.PublicKey), "demo", m.Values)
 			if err != nil {
-				r.t.Fatal(err)
+				continue // an agent does not believe it
 			}
 			if e.Term < r.term || (e.Term == r.term && e.Sequence <= r.sequence) {
 				continue

@@ -2,6 +2,7 @@ package broadcast
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 
 	"girassol.dev/api/events"
@@ -78,7 +79,9 @@ func makesVersion(e events.Event) bool {
 	return e.Version != nil && (e.Type == events.RoundCommitted || e.Type == events.RolledBack)
 }
 
-// lastCommit is the newest version that the stream tells of, nil when it has none. Entries that nobody can read are skipped.
+// lastCommit is the newest version that the stream tells of, nil when it has none.
+// Entries that this key has not signed are skipped: whoever else wrote them, no agent
+// believes them.
 func (p *Publisher) lastCommit(ctx context.Context) (*uint64, error) {
 	end := "+"
 	for {
@@ -87,8 +90,7 @@ func (p *Publisher) lastCommit(ctx context.Context) (*uint64, error) {
 			return nil, err
 		}
 		for _, entry := range entries {
-			s, _ := entry.Values[events.Field].(string)
-			e, err := events.Parse(s)
+			e, err := events.Verify(p.key.Public().(ed25519.PublicKey), p.federation, entry.Values)
 			if err == nil && makesVersion(e) {
 				return e.Version, nil
 			}

@@ -80,11 +80,11 @@ func (p *Publisher) flush(ctx context.Context) error {
 		return err
 	}
 	for {
-		payload, done, ok := p.head()
+		next, done, ok := p.head()
 		if !ok {
 			return nil
 		}
-		if err := p.send(ctx, payload); err != nil {
+		if err := p.send(ctx, next); err != nil {
 			return err
 		}
 		done()
@@ -92,7 +92,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 }
 
 // head is the next event to publish and what to call once it is.
-func (p *Publisher) head() (payload string, done func(), ok bool) {
+func (p *Publisher) head() (next payload, done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.again) > 0 {
@@ -104,7 +104,7 @@ func (p *Publisher) head() (payload string, done func(), ok bool) {
 		}, true
 	}
 	if len(p.outbox) == 0 {
-		return "", nil, false
+		return payload{}, nil, false
 	}
 	head := p.outbox[0]
 	return p.encode(head.event, p.resynced+head.index), func() {
@@ -118,25 +118,26 @@ func (p *Publisher) head() (payload string, done func(), ok bool) {
 	}, true
 }
 
-func (p *Publisher) encode(e events.Event, sequence uint64) string {
+func (p *Publisher) encode(e events.Event, sequence uint64) payload {
 	e.Federation, e.Term, e.Sequence = p.federation, p.term, sequence
 	b, err := json.Marshal(e)
 	if err != nil {
 		panic(fmt.Sprintf("broadcast: an event is always JSON: %v", err)) // it holds strings and integers only
 	}
-	return string(b)
+	return payload{sequence, string(b)}
 }
 
-func (p *Publisher) send(ctx context.Context, payload string) error {
+func (p *Publisher) send(ctx context.Context, next payload) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	id, err := p.client.XAdd(ctx, &redis.XAddArgs{
-		Stream: p.stream, MaxLen: streamLength, Approx: true, Values: []string{events.Field, payload},
+		Stream: p.stream, MaxLen: streamLength, Approx: true,
+		Values: events.Sign(p.key, p.federation, p.term, next.sequence, next.text),
 	}).Result()
 	if err != nil {
 		return err
 	}
-	if p.kept = append(p.kept, record{id, payload}); len(p.kept) > streamLength {
+	if p.kept = append(p.kept, record{id, next}); len(p.kept) > streamLength {
 		p.kept = p.kept[1:]
 	}
 	// The entry is what counts; a reader that misses the wake-up finds it anyway.
@@ -164,7 +165,7 @@ func (p *Publisher) recoverLost(ctx context.Context) error {
 		return nil
 	}
 	p.log.Warn("Redis has lost events, publishing them again", "events", len(lost))
-	payloads := make([]string, len(lost))
+	payloads := make([]payload, len(lost))
 	for i, r := range lost {
 		payloads[i] = r.payload
 	}

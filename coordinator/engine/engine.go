@@ -77,6 +77,8 @@ type Hooks struct {
 	Announce Announcer
 	// Events tells how the announcer is doing, for status.
 	Events func() *coordinatorv1.EventsStatus
+	// EventsKey is the public key of what Announce sends; nil without events.
+	EventsKey []byte
 	// Bytes are a member's bytes on the socket.
 	Bytes func(member string) (up, down uint64)
 	// SignalsNow is the clock of the energy signals, which a replay runs faster.

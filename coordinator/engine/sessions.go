@@ -81,7 +81,7 @@ func (e *Engine) openSession(now time.Time, hello *coordinatorv1.Hello) (*sessio
 	welcome := &coordinatorv1.Welcome{
 		Epoch: s.Epoch, SessionToken: s.Token,
 		HeartbeatIntervalMs: e.cfg.Heartbeat.Milliseconds(), LossAfterMs: e.cfg.LossAfter.Milliseconds(),
-		ServerUnixMs: now.UnixMilli(), Algorithm: e.params().ToProto(),
+		ServerUnixMs: now.UnixMilli(), Algorithm: e.params().ToProto(), EventsPublicKey: e.hooks.EventsKey,
 	}
 	if m := e.model; m != nil {
 		welcome.ModelVersion, welcome.ModelDigest = new(m.version), m.digestCopy()

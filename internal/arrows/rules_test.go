@@ -38,8 +38,8 @@ var owners = []struct {
 	modules, packages []string
 	why               string
 }{
-	// siteagent/app makes the client that siteagent/agent's event reader gets.
-	{[]string{"github.com/redis/go-redis"}, []string{"coordinator/broadcast", "siteagent/agent", "siteagent/app", "signals/store"},
+	// internal/redislink makes the clients of coordinator/broadcast and of siteagent/agent.
+	{[]string{"github.com/redis/go-redis"}, []string{"internal/redislink", "coordinator/broadcast", "siteagent/agent", "siteagent/app", "signals/store"},
 		"only coordinator/broadcast, siteagent/agent and signals/store speak to Redis"},
 	{[]string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}, []string{"operator"},
 		"only the operator speaks to Kubernetes"},

@@ -27,13 +27,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	trainerv1 "girassol.dev/api/trainer/v1"
 	"girassol.dev/internal/profiling"
+	"girassol.dev/internal/redislink"
 	"girassol.dev/internal/wire"
 	"girassol.dev/siteagent/agent"
 	"girassol.dev/siteagent/hardware"
@@ -62,7 +62,7 @@ func ExitCode(err error) int {
 type options struct {
 	coordinator, federation, site, node string
 	data, work, socket                  string
-	redis                               string
+	redis                               redislink.Options
 	grace, retryMax                     time.Duration
 	link                                wire.Options
 	tunnel                              tunnelOptions
@@ -121,7 +121,6 @@ the same name.`,
 	f.StringVar(&o.data, "data", "", "`folder` for model state, residual and pending update; kept over restarts (required)")
 	f.StringVar(&o.work, "work", "", "`folder` for models and results that the trainer sees, best a tmpfs (default: work below --data)")
 	f.StringVar(&o.socket, "socket", "", "`path` of the trainer API's Unix socket, at most 107 bytes (default: run/trainer.sock below --work, or in a private temporary folder where that is longer)")
-	f.StringVar(&o.redis, "redis", "", "`URL` of the Redis to read events from, redis://[user:password@]host:port/db; rounds do without (default none)")
 	f.DurationVar(&o.grace, "grace", 25*time.Second, "time from SIGTERM until the agent must be gone; below the pod's grace period")
 	f.DurationVar(&o.retryMax, "retry-max", time.Minute, "longest pause between attempts to reach the coordinator")
 	f.StringVar(&o.link.CertFile, "tls-cert", "", "PEM `file` with the agent's certificate (mutual TLS; all three files or none)")
@@ -136,6 +135,7 @@ the same name.`,
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "`address` to serve /metrics and /healthz on, host:port (default none)")
 	f.StringVar(&o.debugListen, "debug-listen", "", profiling.Usage)
 	o.tunnel.flags(f)
+	o.redis.Flags(f, "to read events from; rounds do without")
 	nvmlFlag(cmd, &o.nvml)
 	o.power.flags(cmd)
 	o.patience.flags(cmd)
@@ -367,33 +367,6 @@ func onSignals(cancel context.CancelFunc, a *agent.Agent, grace time.Duration, l
 		close(done)
 		group.Wait()
 	}
-}
-
-func connectRedis(url string, dial redisDialer, log *slog.Logger) (redis.UniversalClient, error) {
-	if url == "" {
-		return nil, nil
-	}
-	o, err := redis.ParseURL(strings.TrimSpace(url))
-	if err != nil {
-		// The URL may hold a password, and errors of url.Parse quote it.
-		return nil, errors.New(`--redis: must look like "redis://127.0.0.1:6379/0", with rediss:// for TLS`)
-	}
-	// The reader has its own pauses between attempts, and an unreachable Redis
-	// must not hold up the agent's end.
-	o.MaxRetries, o.DialerRetries, o.DialTimeout = -1, 1, 2*time.Second
-	if dial != nil {
-		o.Dialer = dial(o.TLSConfig)
-	}
-	redis.SetLogger(redisLog{log})
-	return redis.NewClient(o), nil
-}
-
-// redisLog turns the client library's own lines down: the event reader says
-// what matters, once.
-type redisLog struct{ log *slog.Logger }
-
-func (l redisLog) Printf(_ context.Context, format string, v ...any) {
-	l.log.Debug("redis client", "message", fmt.Sprintf(format, v...))
 }
 
 func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {

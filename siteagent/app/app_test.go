@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"girassol.dev/internal/redislink"
 	"girassol.dev/siteagent/agent"
 	"girassol.dev/siteagent/trainer"
 )
@@ -58,7 +59,7 @@ func TestFlagsThatCannotWorkAreRefusedWithTheWayOut(t *testing.T) {
 func TestARedisURLFromASecretIsTakenAsItComesAndNeverShown(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	// A Secret made from a file ends with the file's last line break.
-	client, err := connectRedis("redis://:s3cret@127.0.0.1:1/0\n", nil, log)
+	client, err := connectRedis(redislink.Options{URL: "redis://:s3cret@127.0.0.1:1/0\n"}, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +67,49 @@ func TestARedisURLFromASecretIsTakenAsItComesAndNeverShown(t *testing.T) {
 		t.Error(err)
 	}
 	for _, url := range []string{"redis://:s3cret@127.0.0.1:port", "redis://:s3cret@a b/0", "redis://:s3\x00cret@a", "http://:s3cret@a"} {
-		if _, err := connectRedis(url, nil, log); err == nil || strings.Contains(err.Error(), "s3") {
+		if _, err := connectRedis(redislink.Options{URL: url}, nil, log); err == nil || strings.Contains(err.Error(), "s3") {
 			t.Errorf("%q: %v", url, err)
 		}
+	}
+}
+
+func TestARedisIsNamedByFlagsOrTheEnvironment(t *testing.T) {
+	for name, c := range map[string]struct {
+		env   string
+		flags redislink.Options
+		some  bool
+		fails string
+	}{
+		"nothing":              {},
+		"the environment":      {env: "redis://:s3cret@h\n", some: true},
+		"a bad environment":    {env: "h:1", fails: "must look like"},
+		"nodes of a Cluster":   {flags: redislink.Options{Addresses: []string{"a:1", "b:1"}}, some: true},
+		"Sentinels":            {flags: redislink.Options{Addresses: []string{"a:1"}, MasterName: "m"}, some: true},
+		"flags and no address": {flags: redislink.Options{Username: "u"}, fails: "--redis-address"},
+		"both":                 {flags: redislink.Options{URL: "redis://h", Addresses: []string{"a:1"}}, fails: "not both"},
+	} {
+		t.Setenv(redislink.URLVariable, c.env)
+		client, err := connectRedis(c.flags, nil, slog.New(slog.DiscardHandler))
+		if (client != nil) != c.some || (err != nil) != (c.fails != "") || err != nil && (!strings.Contains(err.Error(), c.fails) || strings.Contains(err.Error(), "s3cret")) {
+			t.Errorf("%s: client %v, %v", name, client != nil, err)
+		}
+		if client != nil {
+			if err := client.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestAPasswordAmongTheArgumentsIsWarnedOfOnceAndNotRepeated(t *testing.T) {
+	var out strings.Builder
+	client, err := connectRedis(redislink.Options{URL: "redis://u:planted@127.0.0.1:1"}, nil, slog.New(slog.NewTextHandler(&out, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if s := out.String(); strings.Count(s, "--redis-password-file") != 1 || strings.Contains(s, "planted") {
+		t.Error(s)
 	}
 }
 

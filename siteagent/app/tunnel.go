@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -175,29 +174,13 @@ func (t *tunnel) address() string {
 	return net.JoinHostPort(t.HubAddress().String(), strconv.Itoa(int(t.port)))
 }
 
-// redisDialer makes the function by which a Redis client connects, whatever address
-// it asks for.
-type redisDialer func(*tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error)
-
-// redisDialer goes through the tunnel if that is wanted; nil otherwise.
-func (t *tunnel) redisDialer(wanted bool) redisDialer {
+// redisDialer connects a Redis client through the tunnel if that is wanted, whatever
+// address it asks for; nil otherwise.
+func (t *tunnel) redisDialer(wanted bool) func(context.Context) (net.Conn, error) {
 	if t == nil || !wanted {
 		return nil
 	}
-	return func(c *tls.Config) func(context.Context, string, string) (net.Conn, error) {
-		return func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := t.Dial(ctx, wireguard.RedisPort)
-			if err != nil || c == nil {
-				return conn, err
-			}
-			secured := tls.Client(conn, c)
-			if err := secured.HandshakeContext(ctx); err != nil {
-				_ = conn.Close()
-				return nil, err
-			}
-			return secured, nil
-		}
-	}
+	return func(ctx context.Context) (net.Conn, error) { return t.Dial(ctx, wireguard.RedisPort) }
 }
 
 // facts are what heartbeats say of the link; t may be nil.

@@ -17,6 +17,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	"girassol.dev/internal/enrol"
+	"girassol.dev/internal/redislink"
 	"girassol.dev/internal/wire/wireguard"
 	"girassol.dev/siteagent/identity"
 )
@@ -86,7 +87,7 @@ func TestAnEnrolledAgentNeedsNoWordOfTheHubAndReachesRedisThroughIt(t *testing.T
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan struct{})
 	go func() { defer close(ran); _ = tn.Run(ctx) }()
-	client, err := connectRedis("redis://nowhere.invalid:1/0", tn.redisDialer(true), log)
+	client, err := connectRedis(redislink.Options{URL: "redis://nowhere.invalid:1/0"}, tn.redisDialer(true), log)
 	if err != nil {
 		t.Fatal(err)
 	}
