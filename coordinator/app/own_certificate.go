@@ -100,7 +100,7 @@ func (o *ownCertificate) look() (due time.Time, err error) {
 	return certs.RenewAt(fresh), nil
 }
 
-// replaceFile exchanges a file's content at once.
+// replaceFile exchanges a file's content at once and for good.
 func replaceFile(path string, b []byte, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -115,5 +115,12 @@ func replaceFile(path string, b []byte, mode os.FileMode) (err error) {
 	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

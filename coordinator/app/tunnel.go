@@ -180,7 +180,27 @@ func (t *tunnel) reload() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", t.file, err)
 	}
+	if err := t.yield(peers); err != nil {
+		return false, err
+	}
 	return true, t.hub.SetPeers(peersOfFile, peers)
+}
+
+// yield takes keys from sites that have enrolled with them where the peers file gives
+// them to another: a person has written it. mu is held.
+func (t *tunnel) yield(file []wireguard.Peer) error {
+	owner := map[wireguard.PublicKey]string{}
+	for _, p := range file {
+		owner[p.PublicKey] = p.Site
+	}
+	return t.drop(func(site string, key wireguard.PublicKey) bool {
+		other, ok := owner[key]
+		if !ok || other == site {
+			return false
+		}
+		t.log.Warn("the peers file gives a key to another site than the one that enrolled with it; the file counts", "publicKey", key, "file", t.file, "site", other, "enrolledAs", site)
+		return true
+	})
 }
 
 // reloadEvery is how often the peers file is looked at.
@@ -268,6 +288,10 @@ func (t *tunnel) handOn(ctx context.Context, in net.Conn) {
 // new one: agents renew long before it.
 const staleKey = 14 * 24 * time.Hour
 
+// maxSiteKeys bounds the enrolled keys of one site, so that it cannot fill the hub's
+// table; the oldest make room.
+const maxSiteKeys = 256
+
 // Admit takes the key of a site that has proven itself by a token or a certificate;
 // it is kept over restarts. The keys that the site had go on: each of its nodes has
 // one, and a node that changes its key needs the old until the new has shaken hands.
@@ -285,8 +309,8 @@ func (t *tunnel) Admit(publicKey []byte, site string) (*enrol.WireGuard, error) 
 		heard[p.PublicKey] = p.Handshake
 	}
 	keep := []enrolledPeer{{key, now}}
-	for _, p := range t.enrolled[site] {
-		if p.key != key && (now.Sub(p.since) < staleKey || now.Sub(heard[p.key]) < staleKey) {
+	for _, p := range t.enrolled[site] { // the newest first
+		if len(keep) < maxSiteKeys && p.key != key && (now.Sub(p.since) < staleKey || now.Sub(heard[p.key]) < staleKey) {
 			keep = append(keep, p)
 		}
 	}
@@ -302,6 +326,41 @@ func (t *tunnel) Admit(publicKey []byte, site string) (*enrol.WireGuard, error) 
 	}
 	hub := t.hub.PublicKey()
 	return &enrol.WireGuard{PublicKey: hub[:], Endpoint: t.endpoint, Port: wireguard.FleetPort}, nil
+}
+
+// End ends what these keys may do, as far as sites have enrolled with them.
+func (t *tunnel) End(keys [][]byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ended := map[string]bool{}
+	for _, k := range keys {
+		ended[string(k)] = true
+	}
+	return t.drop(func(site string, key wireguard.PublicKey) bool {
+		if ended[string(key[:])] {
+			t.log.Warn("a tunnel's key ends with its certificate", "site", site, "publicKey", key, "reason", v1alpha1.ReasonCertificateRevoked)
+		}
+		return ended[string(key[:])]
+	})
+}
+
+// drop takes out the enrolled keys that goes says; mu is held.
+func (t *tunnel) drop(goes func(site string, key wireguard.PublicKey) bool) error {
+	dropped := false
+	for site, keys := range t.enrolled {
+		var keep []enrolledPeer
+		for _, k := range keys {
+			if !goes(site, k.key) {
+				keep = append(keep, k)
+			}
+		}
+		dropped = dropped || len(keep) < len(keys)
+		t.enrolled[site] = keep
+	}
+	if !dropped {
+		return nil
+	}
+	return errors.Join(t.hub.SetPeers(peersOfEnrolment, t.enrolledPeers()), t.keep())
 }
 
 // Forget ends what a site's enrolled keys may do, and its connections. Keys in the
@@ -334,11 +393,10 @@ func (t *tunnel) keep() error {
 	if err != nil {
 		return err
 	}
-	next := t.store + ".tmp"
-	if err := os.WriteFile(next, b, 0o600); err != nil {
+	if err := replaceFile(t.store, b, 0o600); err != nil {
 		return fmt.Errorf("wireguard: enrolled keys: %w", err)
 	}
-	return os.Rename(next, t.store)
+	return nil
 }
 
 // restore reads the enrolled keys.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -184,6 +185,104 @@ func TestEnrolledKeysAreKeptUntilTheirSiteIsForgotten(t *testing.T) {
 	defer tn.close()
 	if n := len(tn.hub.Peers()); n != 0 {
 		t.Errorf("%d keys of a site that was forgotten", n)
+	}
+}
+
+// openTunnel opens one without a process around it; end closes it.
+func openTunnel(t *testing.T, dir, hubKey, peersFile string) (_ *tunnel, end func()) {
+	t.Helper()
+	d, err := parse([]byte(processConfig), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tn, err := newTunnel(d, Options{DataDir: dir, Tunnel: TunnelOptions{Listen: ":0", KeyFile: hubKey, PeersFile: peersFile}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tn, tn.close
+}
+
+// sitesOf are the hub's peers.
+func sitesOf(tn *tunnel) map[wireguard.PublicKey]string {
+	out := map[wireguard.PublicKey]string{}
+	for _, p := range tn.hub.Peers() {
+		out[p.PublicKey] = p.Site
+	}
+	return out
+}
+
+func TestKeysOfRevokedCertificatesEndAndStayOut(t *testing.T) {
+	hubKey, _ := newTunnelKey(t)
+	_, first := newTunnelKey(t)
+	_, second := newTunnelKey(t)
+	dir := t.TempDir()
+	tn, end := openTunnel(t, dir, hubKey, "")
+	for _, k := range []wireguard.PublicKey{first, second} {
+		if _, err := tn.Admit(k[:], "lab"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[wireguard.PublicKey]string{second: "lab"}
+	for range 2 { // again changes nothing
+		if err := tn.End([][]byte{first[:], []byte("short")}); err != nil {
+			t.Fatal(err)
+		}
+		if got := sitesOf(tn); !maps.Equal(got, want) {
+			t.Errorf("%v come in, want %v", got, want)
+		}
+	}
+	end()
+	tn, end = openTunnel(t, dir, hubKey, "")
+	defer end()
+	if got := sitesOf(tn); !maps.Equal(got, want) {
+		t.Errorf("%v come in after a restart, want %v", got, want)
+	}
+}
+
+// Public keys are no secret: a site that enrols with another's must not keep a person
+// from naming the owner, nor the coordinator from starting.
+func TestThePeersFileCountsMoreThanWhatASiteSays(t *testing.T) {
+	hubKey, _ := newTunnelKey(t)
+	_, taken := newTunnelKey(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "peers.yaml")
+	writePeers(t, file)
+	tn, end := openTunnel(t, dir, hubKey, file)
+	if _, err := tn.Admit(taken[:], "lab"); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	writePeers(t, file, wireguard.Peer{Site: "quebec", PublicKey: taken})
+	tn, end = openTunnel(t, dir, hubKey, file)
+	defer end()
+	if got := sitesOf(tn); got[taken] != "quebec" || len(got) != 1 {
+		t.Errorf("the key speaks for %v, want quebec", got)
+	}
+	if _, err := tn.Admit(taken[:], "lab"); err == nil {
+		t.Error("a site took a key of the peers file")
+	}
+}
+
+func TestASiteCannotFillTheTunnelsTable(t *testing.T) {
+	hubKey, _ := newTunnelKey(t)
+	tn, end := openTunnel(t, t.TempDir(), hubKey, "")
+	defer end()
+	tn.enrolled["lab"] = nil
+	for range maxSiteKeys {
+		k, err := wireguard.NewPrivateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tn.enrolled["lab"] = append(tn.enrolled["lab"], enrolledPeer{k.Public(), time.Now()})
+	}
+	oldest := tn.enrolled["lab"][maxSiteKeys-1].key
+	_, fresh := newTunnelKey(t)
+	if _, err := tn.Admit(fresh[:], "lab"); err != nil {
+		t.Fatal(err)
+	}
+	got := sitesOf(tn)
+	if len(got) != maxSiteKeys || got[fresh] != "lab" || got[oldest] != "" {
+		t.Errorf("%d keys, the new one %q, the oldest %q", len(got), got[fresh], got[oldest])
 	}
 }
 

@@ -24,6 +24,8 @@ type Peers interface {
 	Admit(publicKey []byte, site string) (*enrol.WireGuard, error)
 	// Forget ends what a revoked site's keys may do.
 	Forget(site string) error
+	// End ends what these keys may do.
+	End(keys [][]byte) error
 }
 
 // Issuer makes a federation's tokens and certificates.
@@ -75,7 +77,7 @@ func (i *Issuer) Enrol(token enrol.Token, csr, wireguard []byte) (enrol.Answer, 
 		if answer.Site, err = r.Redeem(token, request.KeyHash, i.Now()); err != nil {
 			return err
 		}
-		answer.Certificate, err = i.grant(r, request, answer.Site, token.ID)
+		answer.Certificate, err = i.grant(r, request, answer.Site, token.ID, wireguard)
 		return err
 	})
 	if err != nil {
@@ -100,7 +102,7 @@ func (i *Issuer) Renew(site string, present *x509.Certificate, csr, wireguard []
 		if err := r.Check(serial, site, present.NotBefore); err != nil {
 			return err
 		}
-		answer.Certificate, err = i.grant(r, request, site, r.Certificates[serial].Token)
+		answer.Certificate, err = i.grant(r, request, site, r.Certificates[serial].Token, wireguard)
 		return err
 	})
 	if err != nil {
@@ -110,14 +112,14 @@ func (i *Issuer) Renew(site string, present *x509.Certificate, csr, wireguard []
 	return answer, err
 }
 
-func (i *Issuer) grant(r *Registry, request certs.Request, site, token string) ([]byte, error) {
+func (i *Issuer) grant(r *Registry, request certs.Request, site, token string, wireguard []byte) ([]byte, error) {
 	now := i.Now()
 	pem, c, err := i.Authority.Grant(request, certs.Site(i.Federation, site), i.Life, now, i.Random)
 	if err != nil {
 		return nil, err
 	}
 	return pem, r.AddCertificate(Certificate{
-		Serial: certs.Serial(c.SerialNumber), Site: site, NotBefore: c.NotBefore, NotAfter: c.NotAfter, Token: token,
+		Serial: certs.Serial(c.SerialNumber), Site: site, NotBefore: c.NotBefore, NotAfter: c.NotAfter, Token: token, WireGuard: wireguard,
 	}, now)
 }
 
@@ -129,5 +131,20 @@ func (i *Issuer) admit(key []byte, site string) (*enrol.WireGuard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("WireGuard key: %w", err)
 	}
-	return peer, nil
+	// The certificate may have been revoked since it was granted.
+	return peer, i.EndRevokedKeys()
+}
+
+// EndRevokedKeys ends what the WireGuard keys of revoked certificates may do. After a
+// revocation that is at once; at a start it makes up for one that a kill cut short.
+func (i *Issuer) EndRevokedKeys() error {
+	if i.Peers == nil {
+		return nil
+	}
+	var keys [][]byte
+	i.Store.Look(func(r *Registry) { keys = r.RevokedKeys(i.Now()) })
+	if len(keys) == 0 {
+		return nil
+	}
+	return i.Peers.End(keys)
 }

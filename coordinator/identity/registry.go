@@ -68,9 +68,11 @@ type Certificate struct {
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	NotAfter  time.Time `json:"notAfter,omitzero"` // zero: not issued here
 	// Token that it goes back to, by any number of renewals.
-	Token   string    `json:"token,omitempty"`
-	Revoked time.Time `json:"revoked,omitzero"`
-	Message string    `json:"message,omitempty"`
+	Token string `json:"token,omitempty"`
+	// WireGuard is the public key that came with the request; empty without.
+	WireGuard []byte    `json:"wireguard,omitempty"`
+	Revoked   time.Time `json:"revoked,omitzero"`
+	Message   string    `json:"message,omitempty"`
 }
 
 // Revocation of a site: whatever was issued for it before, here or elsewhere.
@@ -277,6 +279,24 @@ func (r *Registry) revoke(c Certificate, message string, now time.Time) bool {
 	c.Revoked, c.Message = now.UTC(), message
 	r.Certificates[c.Serial] = c
 	return true
+}
+
+// RevokedKeys are the WireGuard keys that came with certificates which are revoked
+// now, and with none in force.
+func (r *Registry) RevokedKeys(now time.Time) [][]byte {
+	inForce := map[string]bool{}
+	for _, c := range r.Certificates {
+		if c.Revoked.IsZero() && now.Before(c.NotAfter) {
+			inForce[string(c.WireGuard)] = true
+		}
+	}
+	var out [][]byte
+	for _, c := range r.All() {
+		if len(c.WireGuard) > 0 && !c.Revoked.IsZero() && !inForce[string(c.WireGuard)] {
+			out = append(out, c.WireGuard)
+		}
+	}
+	return out
 }
 
 // forget drops what ended long ago.

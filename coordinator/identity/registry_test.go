@@ -406,6 +406,13 @@ func (p peers) Forget(site string) error {
 	return nil
 }
 
+func (p peers) End(keys [][]byte) error {
+	for _, k := range keys {
+		delete(p, string(k))
+	}
+	return nil
+}
+
 func TestAWireGuardKeyGoesToItsSitesPeers(t *testing.T) {
 	i, known := issuer(t, t.TempDir()), peers{}
 	i.Peers = known

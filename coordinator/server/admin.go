@@ -31,10 +31,7 @@ type Admin struct {
 	// on a revoked certificate.
 	Identities  *identity.Issuer
 	Revocations *Revocations
-	// Forget ends what else a site's name stands for when it is revoked, such as its
-	// tunnel's keys; may be nil.
-	Forget func(site string) error
-	Log    *slog.Logger
+	Log         *slog.Logger
 }
 
 // Energy is what the Admin service asks of the energy decisions. An error is

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -70,7 +71,7 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 		return err
 	}
 	if err := f.checkIdentity(ctx, hello.GetFederation(), hello.GetSite()); err != nil {
-		f.Log.Warn("session refused", "site", hello.GetSite(), "node", hello.GetNode(), "error", err)
+		f.refused(hello, err)
 		return err
 	}
 	if err := f.call(ctx, hello.GetSite()); err != nil {
@@ -78,7 +79,7 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 	}
 	s, err := f.Engine.OpenSession(ctx, hello)
 	if err != nil {
-		f.Log.Warn("session refused", "site", hello.GetSite(), "node", hello.GetNode(), "error", err)
+		f.refused(hello, err)
 		return refusal(err)
 	}
 	f.Counter.Attribute(ctx, s.Member)
@@ -116,6 +117,11 @@ func (f *Fleet) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionReq
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// refused logs a session that does not begin; what it calls itself is cut.
+func (f *Fleet) refused(h *coordinatorv1.Hello, err error) {
+	f.Log.Warn("session refused", "site", fmt.Sprintf("%.80s", h.GetSite()), "node", fmt.Sprintf("%.80s", h.GetNode()), "error", fmt.Sprintf("%.500s", err))
 }
 
 // write sends what is queued for a member. It returns nil when its session has
@@ -233,7 +239,7 @@ func (f *Fleet) checkIdentity(ctx context.Context, federation, site string) erro
 	if !wire.Authenticated(ctx) || (ok && certFederation == federation && certSite == site) {
 		return nil
 	}
-	return status.Errorf(codes.PermissionDenied, "%s: the certificate is for site %q of federation %q, the agent speaks for site %q of %q",
+	return status.Errorf(codes.PermissionDenied, "%s: the certificate is for site %q of federation %q, the agent speaks for site %.80q of %.80q",
 		v1alpha1.ReasonIdentityMismatch, certSite, certFederation, site, federation)
 }
 

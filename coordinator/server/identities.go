@@ -144,16 +144,14 @@ func (a *Admin) RevokeIdentity(ctx context.Context, req *coordinatorv1.RevokeIde
 	if err != nil {
 		return nil, identityRefusal(err)
 	}
-	if req.GetSite() != "" && a.Forget != nil {
-		if err := a.Forget(req.GetSite()); err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
-		}
-	}
 	sessions := a.Revocations.End()
 	if peers := issuer.Peers; peers != nil && req.GetSite() != "" {
 		if err := peers.Forget(req.GetSite()); err != nil {
 			a.Log.Error("the site is revoked, its WireGuard keys are still there", "site", req.GetSite(), "error", err)
 		}
+	}
+	if err := issuer.EndRevokedKeys(); err != nil {
+		a.Log.Error("certificates are revoked, their WireGuard keys are still there; a restart of the coordinator ends them", "error", err)
 	}
 	a.Log.Warn("identity revoked", "site", req.GetSite(), "serial", serial, "token", req.GetTokenId(), "certificates", done.Certificates,
 		"tokens", done.Tokens, "sessions", sessions, "message", req.GetMessage(), "by", caller(ctx), "reason", v1alpha1.ReasonIdentityRevoked)

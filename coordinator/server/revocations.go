@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"math/big"
 	"regexp"
 	"strings"
@@ -21,8 +22,8 @@ import (
 	"girassol.dev/internal/wire"
 )
 
-// Revocations keeps revoked certificates out: at the handshake, at each call, and
-// in the middle of a call.
+// Revocations keeps revoked and expired certificates out: at the handshake, at each
+// call, and in the middle of a call.
 type Revocations struct {
 	store *identity.Store
 	now   func() time.Time
@@ -70,38 +71,56 @@ func (r *Revocations) begin(ctx context.Context, method string) (_ context.Conte
 	r.mu.Lock()
 	r.live[s] = true
 	r.mu.Unlock()
+	expiry := func() bool { return false }
 	done = func(err error) error {
+		expiry()
 		r.mu.Lock()
 		delete(r.live, s)
 		r.mu.Unlock()
-		if revoked := revocation(ctx); revoked != nil {
-			err = status.Error(codes.PermissionDenied, revoked.Error())
+		if ended := cutOff(ctx); ended != nil {
+			err = ended
 		}
 		end(nil)
 		return err
 	}
 	// After it is registered: a revocation in between is not missed.
 	if err := r.check(s); err != nil {
-		_ = done(nil)
-		return nil, nil, status.Error(codes.PermissionDenied, err.Error())
+		end(err)
+		return nil, nil, done(status.Error(codes.PermissionDenied, err.Error()))
+	}
+	if c := s.certificate; c != nil && !c.NotAfter.IsZero() {
+		expiry = wire.AlarmAt(wire.Expiry(c), r.now, func() { end(expired(c)) }).Stop
 	}
 	return ctx, done, nil
 }
 
 func (r *Revocations) check(s *standing) error {
-	if s.certificate != nil {
-		return r.Vet(s.certificate)
+	c := s.certificate
+	if c == nil {
+		return r.store.CheckSite(s.site, r.now())
 	}
-	return r.store.CheckSite(s.site, r.now())
+	if !c.NotAfter.IsZero() && !r.now().Before(wire.Expiry(c)) {
+		return expired(c)
+	}
+	return r.Vet(c)
 }
 
-// revocation is why a call's context ended, nil if not by a revocation.
-func revocation(ctx context.Context) error {
+func expired(c *x509.Certificate) error {
+	return &identity.Error{Reason: v1alpha1.ReasonCertificateExpired, Message: fmt.Sprintf(
+		"the certificate of this connection ended at %s: connect again with a newer one; a site that has none enrols again with a new token", c.NotAfter.UTC().Format(time.RFC3339))}
+}
+
+// cutOff is the answer to a call that was ended because of its certificate; nil if
+// it was not. Who comes again after an expiry may have a newer one by then.
+func cutOff(ctx context.Context) error {
 	var e *identity.Error
-	if errors.As(context.Cause(ctx), &e) {
-		return e
+	switch {
+	case !errors.As(context.Cause(ctx), &e):
+		return nil
+	case e.Reason == v1alpha1.ReasonCertificateExpired:
+		return status.Error(codes.Unavailable, e.Error())
 	}
-	return nil
+	return status.Error(codes.PermissionDenied, e.Error())
 }
 
 // End ends the calls that stand on certificates revoked by now, and says how many
@@ -144,7 +163,7 @@ func (r *Revocations) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	return done(handler(srv, &watchedStream{ss, ctx}))
 }
 
-// watchedStream carries nothing more after a revocation.
+// watchedStream carries nothing more after its call was cut off.
 type watchedStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -153,26 +172,29 @@ type watchedStream struct {
 func (s *watchedStream) Context() context.Context { return s.ctx }
 
 func (s *watchedStream) SendMsg(m any) error {
-	if err := revocation(s.ctx); err != nil {
-		return status.Error(codes.PermissionDenied, err.Error())
+	if err := cutOff(s.ctx); err != nil {
+		return err
 	}
 	return s.ServerStream.SendMsg(m)
 }
 
 func (s *watchedStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
-	if revoked := revocation(s.ctx); revoked != nil {
-		return status.Error(codes.PermissionDenied, revoked.Error())
+	if ended := cutOff(s.ctx); ended != nil {
+		return ended
 	}
 	return err
 }
 
 // lossReason is why a session's call ended.
 func lossReason(ctx context.Context) v1alpha1.Reason {
-	if revocation(ctx) != nil {
-		return v1alpha1.ReasonIdentityRevoked
+	switch status.Code(cutOff(ctx)) {
+	case codes.OK:
+		return v1alpha1.ReasonConnectionLost
+	case codes.Unavailable:
+		return v1alpha1.ReasonCertificateExpired
 	}
-	return v1alpha1.ReasonConnectionLost
+	return v1alpha1.ReasonIdentityRevoked
 }
 
 var siteName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)

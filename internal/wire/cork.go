@@ -88,6 +88,17 @@ type securedConn struct {
 	net.Conn // TLS
 	below    *corkedConn
 	mu       sync.Mutex // one corked write at a time
+	// expiry closes the connection of a client whose certificate has ended; nil
+	// without.
+	expiry *Alarm
+}
+
+// Close closes the connection.
+func (c *securedConn) Close() error {
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
+	return c.Conn.Close()
 }
 
 func (c *securedConn) Write(b []byte) (int, error) {

@@ -166,7 +166,7 @@ func (c linkCredentials) serverHandshake(conn net.Conn) (net.Conn, credentials.A
 		return nil, nil, c.explain(err, peer)
 	}
 	state.VerifiedChains = chains
-	return &securedConn{Conn: secured, below: below}, credentials.TLSInfo{
+	return &securedConn{Conn: secured, below: below, expiry: closeAt(Expiry(state.PeerCertificates[0]).Add(expiryGrace), c.options.now, secured)}, credentials.TLSInfo{
 		State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 	}, nil
 }

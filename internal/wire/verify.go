@@ -12,6 +12,14 @@ import (
 // certificate counts so long before it begins and after it has ended.
 const ClockTolerance = 90 * time.Second
 
+// Expiry is when what stands on a client's certificate ends.
+func Expiry(c *x509.Certificate) time.Time { return c.NotAfter.Add(ClockTolerance) }
+
+// expiryGrace is how long a connection stays after the expiry of its client's
+// certificate: its calls are told the reason meanwhile. A client with a newer
+// certificate dials again with that one.
+const expiryGrace = 5 * time.Second
+
 // verifyPeer checks the certificates that a peer has shown as crypto/tls would, but
 // with tolerance for clocks; name is empty for clients.
 func verifyPeer(shown []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, name string, now time.Time) ([][]*x509.Certificate, error) {
