@@ -32,14 +32,15 @@ func Read(dir string) (Copy, error) {
 			}
 			faults = append(faults, fmt.Errorf("%s: %w", filepath.Base(g.dir), err))
 		}
-		if slices.Equal(before, generations(dir)) {
-			return Copy{}, fmt.Errorf("replica: %s holds no model that can be read: %w", dir, errors.Join(append(faults, errNoGeneration)...))
+		if !slices.Equal(before, generations(dir)) {
+			continue // an agent has replaced what was being read
 		}
-		// An agent has replaced what was being read.
+		if len(before) == 0 {
+			return Copy{}, fmt.Errorf("replica: %s holds no model: the agent has pulled none yet, or was given as --data another folder", dir)
+		}
+		return Copy{}, fmt.Errorf("replica: %s holds no model that can be read; the agent pulls a whole one at its next start: %w", dir, errors.Join(faults...))
 	}
 }
-
-var errNoGeneration = errors.New("no more generations")
 
 func readCopy(dir string) (Copy, error) {
 	b, err := os.ReadFile(filepath.Join(dir, recordName))
