@@ -46,7 +46,7 @@ func TestPiecesLieBehindOneAnother(t *testing.T) {
 }
 
 func TestWhatTheSystemRefusesIsToldWithTheFile(t *testing.T) {
-	f, err := os.Open(filepath.Join("write_test.go"))
+	f, err := os.Open("write_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
