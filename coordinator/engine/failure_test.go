@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	v1alpha1 "girassol.dev/api/federation/v1alpha1"
 	"girassol.dev/coordinator/round"
 	"girassol.dev/internal/algorithm"
+	"girassol.dev/internal/codec"
 )
 
 // A merge that fails at any step leaves the model as it was, bit for bit, says
@@ -212,5 +214,34 @@ func TestUpdateOfTheRoundLostInARestartIsStale(t *testing.T) {
 		if st := killed.status(); st.GetVersion() != 0 || st.GetCommittedSamples() != 0 {
 			t.Fatalf("%s: %v", strategy, st)
 		}
+	}
+}
+
+// A disk that fails is no fault of the member, whose work goes back to it.
+func TestAnUploadThatCannotBeReadBackIsNotTheSendersFault(t *testing.T) {
+	t.Parallel()
+	p := defaults(t, algorithm.DiLoCo)
+	r, a := seeded(t, testConfig(t.TempDir(), p, "a"))
+	a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, 0)
+	g := a.grant()
+	payload := ones(t, smallModel(t), p, 0.5)
+	for err, want := range map[error]*coordinatorv1.PushResult{
+		&os.PathError{Op: "read", Path: "upload", Err: syscall.EIO}: {Status: coordinatorv1.PushResult_STATUS_STALE, Reason: string(v1alpha1.ReasonCommitLogFailed)},
+		&codec.Error{Reason: v1alpha1.ReasonNotFinite}:              {Status: coordinatorv1.PushResult_STATUS_REFUSED, Reason: string(v1alpha1.ReasonNotFinite)},
+		&RefusedError{v1alpha1.ReasonBytesQuota, "too much"}:        {Status: coordinatorv1.PushResult_STATUS_REFUSED, Reason: string(v1alpha1.ReasonBytesQuota)},
+	} {
+		u, res, beginErr := r.engine.BeginPush(r.ctx(), a.header(g, "u", payload))
+		if u == nil {
+			t.Fatal(res, beginErr)
+		}
+		got, settleErr := r.engine.settleUpload(r.ctx(), u, nil, err)
+		if settleErr != nil || got.GetStatus() != want.GetStatus() || got.GetReason() != want.GetReason() {
+			t.Errorf("%v: answered %v (%v)", err, got, settleErr)
+		}
+		if c := a.committed(); !c.GetVoid() {
+			t.Fatalf("the round ended with %v", c)
+		}
+		a.heartbeat(coordinatorv1.MemberState_MEMBER_STATE_READY, g.GetRound())
+		g = a.grant()
 	}
 }

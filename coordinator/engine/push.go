@@ -282,20 +282,12 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 		return stale(v1alpha1.Reason(firstNonEmpty(string(reason), string(v1alpha1.ReasonStaleRound))), "round %d ended while the update arrived", u.header.GetRound())
 	}
 	if err != nil {
-		reason := v1alpha1.ReasonMalformed
-		var ce *codec.Error
-		var re *RefusedError
-		switch {
-		case errors.As(err, &ce):
-			reason = ce.Reason
-		case errors.As(err, &re):
-			reason = re.Reason
-		}
-		e.log.Warn("update refused", "member", u.name, "round", u.header.GetRound(), "reason", reason, "error", err)
+		res := spoiled(err)
+		e.log.Warn("update not taken", "member", u.name, "round", u.header.GetRound(), "reason", res.GetReason(), "error", err)
 		delete(e.uploads, u.name)
 		u.close()
 		e.act(now, e.machine.Refused(now, u.name, u.header.GetRound()))
-		return refused(reason, "%v", err)
+		return res
 	}
 	if b := e.judgeNorm(u); b != nil {
 		e.breached(u, *b)
@@ -318,6 +310,20 @@ func (e *Engine) finishUpdate(now time.Time, u *Upload, payload *codec.Payload, 
 	}
 	e.act(now, e.machine.Accepted(now, u.name, u.header.GetSteps()))
 	return acceptedResult()
+}
+
+// spoiled is the answer to an update that cannot be used: a refusal where its bytes or
+// its sender are to blame, and not where the coordinator cannot read back what it kept.
+func spoiled(err error) *coordinatorv1.PushResult {
+	var ce *codec.Error
+	var re *RefusedError
+	switch {
+	case errors.As(err, &ce):
+		return refused(ce.Reason, "%v", err)
+	case errors.As(err, &re):
+		return refused(re.Reason, "%v", err)
+	}
+	return stale(v1alpha1.ReasonCommitLogFailed, "the coordinator cannot read the upload back: %v", err)
 }
 
 func firstNonEmpty(a, b string) string {
