@@ -75,6 +75,8 @@ type Agent struct {
 	// kick wakes the worker, nudge the heartbeat; both have one place.
 	kick, nudge chan struct{}
 
+	eventKey *eventKey
+
 	// boot tells this process's energy counter from others'.
 	boot uint64
 
@@ -136,6 +138,7 @@ func New(cfg Config) (*Agent, error) {
 		log:  cfg.Log.With("federation", cfg.Federation, "site", cfg.Site, "node", cfg.Node),
 		kick: make(chan struct{}, 1), nudge: make(chan struct{}, 1),
 		sessionChanged: make(chan struct{}),
+		eventKey:       newEventKey(),
 		boot:           newBoot(),
 		stop:           func(error) {},
 		metrics:        newMetrics(cfg.Registerer, cfg.Federation, cfg.Site, cfg.Traffic),
@@ -189,7 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) events() *eventReader {
 	b := a.cfg.newBackOff()
 	return &eventReader{
-		redis: a.cfg.Redis, federation: a.cfg.Federation, path: a.cfg.CursorPath,
+		redis: a.cfg.Redis, federation: a.cfg.Federation, path: a.cfg.CursorPath, keys: a.eventKey,
 		backoff: b.NextBackOff, reset: b.Reset, handle: a.hint, metrics: a.metrics, log: a.log,
 	}
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -20,26 +22,36 @@ import (
 	"girassol.dev/internal/algorithm"
 )
 
+// keyOf is a key that a test names by a letter: "c" is the coordinator's.
+func keyOf(letter string) ed25519.PrivateKey {
+	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte(letter), ed25519.SeedSize))
+}
+
+func publicOf(k ed25519.PrivateKey) ed25519.PublicKey { return k.Public().(ed25519.PublicKey) }
+
 // announcer writes events as a coordinator does.
 type announcer struct {
 	t   *testing.T
 	srv *miniredis.Miniredis
 }
 
-func (a announcer) announce(e events.Event) {
+func (a announcer) announce(e events.Event) { a.t.Helper(); a.signed("c", e) }
+
+// signed writes an event by the key of that letter; of federation lm if it says none.
+func (a announcer) signed(letter string, e events.Event) {
 	a.t.Helper()
 	if e.Federation == "" {
 		e.Federation = "lm"
 	}
 	b, err := json.Marshal(e)
 	must(a.t, err)
-	a.raw(string(b))
+	a.raw("*", events.Sign(keyOf(letter), e.Federation, e.Term, e.Sequence, string(b))...)
 }
 
-func (a announcer) raw(text string) {
+func (a announcer) raw(id string, values ...string) {
 	a.t.Helper()
 	stream := events.Stream("lm")
-	id, err := a.srv.XAdd(stream, "*", []string{events.Field, text})
+	id, err := a.srv.XAdd(stream, id, values)
 	must(a.t, err)
 	a.srv.Publish(stream, id)
 }
@@ -55,12 +67,20 @@ type listener struct {
 
 func listen(t *testing.T, address, path string) *listener {
 	t.Helper()
+	l := deaf(t, address, path)
+	l.reader.keys.set(publicOf(keyOf("c")))
+	return l
+}
+
+// deaf is a listener that no coordinator has given a key yet.
+func deaf(t *testing.T, address, path string) *listener {
+	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second})
 	cfg := Config{RetryInitial: time.Millisecond, RetryMax: 5 * time.Millisecond}
 	b := cfg.newBackOff()
 	l := &listener{t: t, counts: prometheus.NewRegistry(), got: make(chan events.Event, 100)}
 	l.reader = &eventReader{
-		redis: client, federation: "lm", path: path, backoff: b.NextBackOff, reset: b.Reset,
+		redis: client, federation: "lm", path: path, keys: newEventKey(), backoff: b.NextBackOff, reset: b.Reset,
 		handle:  func(e events.Event) { l.got <- e },
 		metrics: newMetrics(l.counts, "lm", "porto", func() (uint64, uint64) { return 0, 0 }),
 		log:     slog.New(slog.DiscardHandler),
@@ -78,6 +98,27 @@ func listen(t *testing.T, address, path string) *listener {
 	}
 	t.Cleanup(l.stop)
 	return l
+}
+
+// refused are the counters of events without effect that are not zero.
+func (l *listener) refused() map[string]int {
+	l.t.Helper()
+	families, err := l.counts.Gather()
+	must(l.t, err)
+	out := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != "girassol_agent_events_refused_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if n := m.GetCounter().GetValue(); label.GetName() == "reason" && n > 0 {
+					out[label.GetValue()] = int(n)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // missed is the counter of events that were trimmed.
@@ -124,7 +165,7 @@ func TestEventsAreReadOnceAndFromTheLastPlaceOn(t *testing.T) {
 		t.Fatalf("sequences %v", got)
 	}
 	a.announce(event(1, 2)) // written twice
-	a.raw("garbage")
+	a.raw("*", events.Field, "garbage")
 	a.announce(events.Event{Type: events.Shutdown, Federation: "vision", Term: 9, Sequence: 9})
 	a.announce(event(1, 3))
 	if got := l.next(1); !slices.Equal(got, []uint64{3}) {
@@ -206,8 +247,8 @@ func TestADeadRedisDisturbsNoRound(t *testing.T) {
 func TestADamagedPlaceInTheStreamStartsOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.json")
 	log := slog.New(slog.DiscardHandler)
-	must(t, saveCursor(path, eventCursor{ID: "5-0", Term: 2, Sequence: 7}))
-	if c := loadCursor(path, log); c != (eventCursor{ID: "5-0", Term: 2, Sequence: 7}) {
+	must(t, saveCursor(path, eventCursor{ID: "5-0", Key: "k", Trusted: "4-0", Term: 2, Sequence: 7}))
+	if c := loadCursor(path, log); c != (eventCursor{ID: "5-0", Key: "k", Trusted: "4-0", Term: 2, Sequence: 7}) {
 		t.Fatalf("cursor %+v", c)
 	}
 	damagePlace(t, path)

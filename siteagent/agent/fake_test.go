@@ -21,6 +21,7 @@ import (
 
 // coordinator is a Fleet service on TCP that does what a test tells it.
 type coordinator struct {
+	eventsKey []byte // that Welcomes tell
 	coordinatorv1.UnimplementedFleetServer
 	t       *testing.T
 	address string
@@ -95,6 +96,7 @@ func newCoordinator(t *testing.T, strategy string, specs []tensor.Spec) *coordin
 		t: t, params: params, rng: rand.New(rand.NewPCG(3, 4)), changed: make(chan struct{}),
 		state: tensor.NewState(l), domain: codec.NewDomain(l, params.Downlink.Transform),
 		deltas: map[uint64]blob{}, partial: map[string][]byte{}, accepted: map[string]bool{}, hasModel: true, loss: time.Minute,
+		eventsKey: publicOf(keyOf("c")),
 	}
 	t.Cleanup(c.state.Close)
 	for i := range c.state.Theta {

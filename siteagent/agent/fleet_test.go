@@ -31,6 +31,7 @@ func (c *coordinator) Session(stream grpc.BidiStreamingServer[coordinatorv1.Sess
 		}
 		c.epoch++
 		m.epoch = c.epoch
+		w.EventsPublicKey = c.eventsKey
 		w.Epoch, w.SessionToken, w.ServerUnixMs = m.epoch, fmt.Sprint("token-", m.epoch), time.Now().Add(c.skew).UnixMilli()
 		if c.hasModel {
 			v := c.version

@@ -19,6 +19,7 @@ type metrics struct {
 	eventsRead      prometheus.Counter
 	eventsMissed    prometheus.Counter
 	eventErrors     prometheus.Counter
+	eventsRefused   *prometheus.CounterVec // by reason
 	firstStep       prometheus.Gauge
 	startParts      *prometheus.GaugeVec // by part
 	startBytes      *prometheus.GaugeVec // by kind
@@ -71,15 +72,22 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 		eventsRead:      counter("events_total", "Events read from Redis."),
 		eventsMissed:    counter("events_missed_total", "Events that were trimmed before they were read."),
 		eventErrors:     counter("event_errors_total", "Failed reads of the event stream."),
-		firstStep:       gauge("first_step_seconds", "From the agent's start, or its admission after a drain, to its trainer's first step."),
-		startParts:      parts("start_seconds", "Parts of first_step_seconds; the rest was waiting for a grant.", "part"),
-		linkRTT:         gauge("link_rtt_seconds", "From a heartbeat to its reply, the least of the last minute."),
-		handshakeAge:    gauge("tunnel_handshake_age_seconds", "Age of the newest WireGuard handshake; -1 without one."),
-		tunnelBytes:     parts("tunnel_bytes", "Bytes of the tunnel's UDP packets since its present key.", "direction"),
-		startBytes:      parts("start_pulled_bytes", "Bytes downloaded before the first step: deltas, or the whole state.", "kind"),
+		eventsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "girassol", Subsystem: "agent", Name: "events_refused_total",
+			Help: "Entries of the event stream without effect: not signed by this coordinator, or not new.", ConstLabels: labels,
+		}, []string{"reason"}),
+		firstStep:    gauge("first_step_seconds", "From the agent's start, or its admission after a drain, to its trainer's first step."),
+		startParts:   parts("start_seconds", "Parts of first_step_seconds; the rest was waiting for a grant.", "part"),
+		linkRTT:      gauge("link_rtt_seconds", "From a heartbeat to its reply, the least of the last minute."),
+		handshakeAge: gauge("tunnel_handshake_age_seconds", "Age of the newest WireGuard handshake; -1 without one."),
+		tunnelBytes:  parts("tunnel_bytes", "Bytes of the tunnel's UDP packets since its present key.", "direction"),
+		startBytes:   parts("start_pulled_bytes", "Bytes downloaded before the first step: deltas, or the whole state.", "kind"),
 	}
 	for _, o := range []string{outcomeAccepted, outcomeStale, outcomeRefused, outcomeFailed, outcomeEmpty} {
 		m.rounds.WithLabelValues(o)
+	}
+	for _, r := range refusals {
+		m.eventsRefused.WithLabelValues(r)
 	}
 	m.version.Set(-1)
 	for name, pick := range map[string]func(received, sent uint64) uint64{
@@ -92,7 +100,7 @@ func newMetrics(reg prometheus.Registerer, federation, site string, traffic func
 		}, func() float64 { return float64(pick(traffic())) }))
 	}
 	reg.MustRegister(m.rounds, m.steps, m.samples, m.trainingSeconds, m.connected,
-		m.state, m.version, m.residualNorm, m.clockOffset, m.sessions, m.fullPulls, m.eventsRead, m.eventsMissed, m.eventErrors,
+		m.state, m.version, m.residualNorm, m.clockOffset, m.sessions, m.fullPulls, m.eventsRead, m.eventsMissed, m.eventErrors, m.eventsRefused,
 		m.firstStep, m.startParts, m.startBytes, m.linkRTT, m.handshakeAge, m.tunnelBytes)
 	return m
 }

@@ -60,6 +60,9 @@ func (a *Agent) established(s *session, w *coordinatorv1.Welcome) {
 	a.log.Info("session established", "epoch", s.epoch, "heartbeat", s.interval, "loss_after", s.loss)
 	a.metrics.sessions.Inc()
 	a.metrics.connected.Set(1)
+	if a.eventKey.set(w.GetEventsPublicKey()); a.cfg.Redis != nil && len(w.GetEventsPublicKey()) == 0 {
+		a.log.Warn("the coordinator announces no events, those in Redis are not read: drop the agent's Redis, or give the coordinator one")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sess = s
