@@ -138,7 +138,7 @@ func (c linkCredentials) serverHandshake(conn net.Conn) (net.Conn, credentials.A
 	if err := secured.Handshake(); err != nil {
 		var notTLS tls.RecordHeaderError
 		if errors.As(err, &notTLS) && notTLS.Conn != nil {
-			refuse(conn, "mutual TLS is needed here, and this is no TLS: give certificate, key and CA files")
+			refuse(conn, "mutual TLS is needed here, and this is no TLS: give certificate, key and CA files; an agent may enrol with a token instead")
 		} else if !isAlert(err) && !errors.Is(err, os.ErrDeadlineExceeded) {
 			drain(conn) // it has been sent an alert
 		}

@@ -133,6 +133,9 @@ func (r *SiteReconciler) lookCoordinator(v *view) {
 				continue
 			}
 			c.Members++
+			if l := m.GetLink(); l != nil {
+				c.Link = membership.WorseLink(c.Link, membership.LinkReason(l.GetMode(), l.HandshakeAgeSeconds))
+			}
 			switch m.GetState() {
 			case coordinatorv1.MemberState_MEMBER_STATE_TRAINING, coordinatorv1.MemberState_MEMBER_STATE_UPLOADING:
 				c.Busy++

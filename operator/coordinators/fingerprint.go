@@ -2,6 +2,8 @@ package coordinators
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
@@ -23,12 +25,14 @@ func fingerprint(s *coordinatorv1.FederationStatus) string {
 		s.GetRound().GetLastVoid().GetNumber(), s.GetEvents().GetState())
 	for _, site := range s.GetSites() {
 		connected, busy, reason := 0, 0, site.GetReason()
+		links := map[string]bool{}
 		if site.GetPhase() == string(v1alpha1.SiteActive) { // training, ready: progress
 			reason = ""
 		}
 		for _, m := range site.GetMembers() {
 			if m.GetConnected() {
 				connected++
+				links[m.GetLink().GetMode()] = true
 			}
 			// Work of a site that stays is progress; of one that leaves it is what its
 			// leave waits for.
@@ -36,7 +40,7 @@ func fingerprint(s *coordinatorv1.FederationStatus) string {
 				busy++
 			}
 		}
-		fmt.Fprintf(&b, "%s %s %s %d %d %d\n", site.GetName(), site.GetPhase(), reason, site.GetMembership(), connected, busy)
+		fmt.Fprintf(&b, "%s %s %s %d %d %d %v\n", site.GetName(), site.GetPhase(), reason, site.GetMembership(), connected, busy, slices.Sorted(maps.Keys(links)))
 	}
 	return b.String()
 }

@@ -41,6 +41,9 @@ func TestOnlyWhatObjectsShowIsNews(t *testing.T) {
 		"phase":             {func(s *coordinatorv1.FederationStatus) { s.Phase = "Paused" }, true},
 		"site's phase":      {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Phase = "Lost" }, true},
 		"site's membership": {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Membership = 2 }, true},
+		"link measured": {func(s *coordinatorv1.FederationStatus) {
+			s.Sites[0].Members[0].Link = &coordinatorv1.Link{Mode: "MTLS"}
+		}, true},
 		"member gone":       {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members = nil }, true},
 		"member lost":       {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members[0].Connected = false }, true},
 		"leaver has done":   {func(s *coordinatorv1.FederationStatus) { s.Sites[1].Members[0].State = 1 }, true},

@@ -207,14 +207,16 @@ func (d *decider) showAgent() {
 }
 
 func (d *decider) showLink() {
-	show := func(s metav1.ConditionStatus, f Fault) { d.condition(v1alpha1.ConditionLinkEncrypted, s, f) }
+	f := d.w.Federation
 	switch {
-	case d.w.Federation == nil:
-		show(metav1.ConditionUnknown, Fault{v1alpha1.ReasonNotReferenced, "no Federation has the site"})
-	case d.w.Federation.Link == v1alpha1.LinkMesh:
-		show(metav1.ConditionUnknown, Fault{v1alpha1.ReasonMeshDeclared, "link.mode Mesh declares that a mesh encrypts below; it is not measured"})
+	case f == nil:
+		d.condition(v1alpha1.ConditionLinkEncrypted, metav1.ConditionUnknown, Fault{v1alpha1.ReasonNotReferenced, "no Federation has the site"})
+	case d.w.Coordinator.Reachable == Yes && d.w.Coordinator.Link != "":
+		d.showLinkAs(d.w.Coordinator.Link)
+	case f.Link == v1alpha1.LinkMesh: // nobody is connected: what the Federation says
+		d.showLinkAs(v1alpha1.ReasonMeshDeclared)
 	default:
-		show(metav1.ConditionTrue, Fault{v1alpha1.ReasonMutualTLS, "agents and coordinator prove themselves with certificates"})
+		d.showLinkAs(v1alpha1.ReasonMutualTLS)
 	}
 }
 

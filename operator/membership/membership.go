@@ -124,6 +124,9 @@ type Coordinator struct {
 	Reason v1alpha1.Reason
 	// Members with a session, and of those that train or upload.
 	Members, Busy int
+	// Link is the worst of what its members' sessions go over, of LinkReason; empty
+	// where the coordinator tells of none.
+	Link v1alpha1.Reason
 	// Held: a person drained or excluded the site there; it is not admitted until
 	// that person says so.
 	Held bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +91,7 @@ func (a *Agent) sessions(ctx context.Context) error {
 		}
 		text := err.Error()
 		if text != last {
-			a.log.Warn("session ended, trying again", "reason", v1alpha1.ReasonConnectionLost, "error", err, "wait", wait)
+			a.log.Warn("session ended, trying again", "reason", lostReason(text), "error", err, "wait", wait)
 			last = text
 		} else {
 			a.log.Debug("session ended again, trying again", "error", err, "wait", wait)
@@ -100,6 +101,18 @@ func (a *Agent) sessions(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// lostReason is the reason that a coordinator or its link names in what it says; the
+// connection is lost otherwise.
+func lostReason(text string) v1alpha1.Reason {
+	for _, r := range []v1alpha1.Reason{v1alpha1.ReasonCertificateRevoked, v1alpha1.ReasonIdentityRevoked, v1alpha1.ReasonCertificateExpired,
+		v1alpha1.ReasonIdentityMismatch, v1alpha1.ReasonUnknownSite, v1alpha1.ReasonHeartbeatMissed} {
+		if strings.Contains(text, string(r)+": ") {
+			return r
+		}
+	}
+	return v1alpha1.ReasonConnectionLost
 }
 
 // oneSession runs from dial to break and says how long it was established.

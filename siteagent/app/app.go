@@ -91,9 +91,9 @@ ends, with the API's socket and work folder in ` + trainerv1.EnvSocket + ` and
 SIGTERM and SIGINT drain: the step at work is finished and uploaded within the
 grace; a second one ends at once. Exit code 3 says that another agent runs under
 the same name.`,
-		Example: `  agent --coordinator fed.example:7443 --federation lm --site porto --data /var/lib/girassol \
-    --enrol porto.token --enrol-address fed.example:7444 -- python train.py
-  agent --coordinator fed.example:7443 --federation lm --site porto --data /var/lib/girassol \
+		Example: `  agent --coordinator fed.example:7465 --federation lm --site porto --data /var/lib/girassol \
+    --enrol porto.token --enrol-address fed.example:7467 -- python train.py
+  agent --coordinator fed.example:7465 --federation lm --site porto --data /var/lib/girassol \
     --tls-cert agent.pem --tls-key agent-key.pem --tls-ca ca.pem -- python train.py`,
 		SilenceUsage: true,
 		Args: func(cmd *cobra.Command, args []string) error {

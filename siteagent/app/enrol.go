@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,11 +40,15 @@ func (o *enrolOptions) flags(f *pflag.FlagSet) {
 // identity gives the link its certificate: from files given by flags (nil), or the
 // agent's own, which --enrol gets first.
 func (o *options) identity(ctx context.Context, log *slog.Logger) (*identity.Files, error) {
+	folder := filepath.Join(o.data, identityFolder)
 	token, err := o.enrol.token()
+	if errors.Is(err, fs.ErrNotExist) && enrolled(folder) {
+		log.Info("the token's file is gone, and the agent has enrolled: it goes on with its certificate", "identity", folder)
+		err = nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(o.data, identityFolder)
 	switch {
 	case o.link.Secure() && token != nil:
 		return nil, errors.New("--enrol makes a certificate and --tls-cert, --tls-key and --tls-ca give one: choose")
@@ -70,14 +75,11 @@ func (o *options) identity(ctx context.Context, log *slog.Logger) (*identity.Fil
 			tunnelKey = k[:]
 		}
 		b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second), backoff.WithMaxInterval(o.retryMax), backoff.WithMaxElapsedTime(0))
-		hub, err := files.Enrol(ctx, identity.Enrolment{
+		err := files.Enrol(ctx, identity.Enrolment{
 			Address: o.enrol.address, ServerName: o.link.ServerName, Federation: o.federation, Site: o.site, Token: *token,
 			Now: time.Now, Random: rand.Reader, Log: log, NewPause: b.NextBackOff,
-			WireGuardPublicKey: tunnelKey,
+			WireGuardPublicKey: tunnelKey, WireGuard: func(hub *enrol.WireGuard) error { return learn(o.data, hub) },
 		})
-		if err == nil && hub != nil {
-			err = learn(o.data, hub)
-		}
 		if err != nil {
 			return nil, err
 		}
@@ -91,6 +93,19 @@ func (o *options) identity(ctx context.Context, log *slog.Logger) (*identity.Fil
 	}
 	files.Link(&o.link)
 	return files, nil
+}
+
+// enrolled says whether there is a certificate that is in date.
+func enrolled(folder string) bool {
+	if _, err := os.Stat(folder); err != nil {
+		return false
+	}
+	files, err := identity.Open(folder)
+	if err != nil {
+		return false
+	}
+	c, err := files.Certificate()
+	return err == nil && c != nil && time.Now().Before(c.NotAfter)
 }
 
 // token reads the token, nil without one. Its errors do not show it.

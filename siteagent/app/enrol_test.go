@@ -4,13 +4,16 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"girassol.dev/internal/certs"
 	"girassol.dev/internal/enrol"
 	"girassol.dev/internal/wire"
 )
@@ -60,6 +63,38 @@ func TestATokenGivenForAFileIsNotShown(t *testing.T) {
 	for name, file := range map[string]string{"the token itself": text, "a damaged one": damaged, "a large file": large, "a folder": dir} {
 		if _, err := (enrolOptions{file: file}).token(); err == nil || strings.Contains(err.Error(), secret[:10]) || !strings.Contains(err.Error(), "--enrol") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// People delete a token that was used; the machine's next start is to work all the same.
+func TestAnEnrolledAgentStartsWithoutTheTokensFile(t *testing.T) {
+	now := time.Now()
+	a, err := certs.NewAuthority("lm", now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		from  time.Time
+		works bool
+	}{"in date": {now, true}, "expired": {now.Add(-365 * 24 * time.Hour), false}} {
+		data := t.TempDir()
+		folder := filepath.Join(data, identityFolder)
+		leaf, err := a.IssueFor(certs.Site("lm", "porto"), time.Hour, tc.from, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, "ca.pem"), a.CertificatePEM, 0o600),
+			os.WriteFile(filepath.Join(folder, "agent.pem"), slices.Concat([]byte("token x\n"), leaf.Certificate, leaf.Key), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		o := options{data: data, enrol: enrolOptions{file: filepath.Join(data, "gone.token"), address: "x:1"}}
+		files, err := o.identity(t.Context(), slog.New(slog.DiscardHandler))
+		if (err == nil && files != nil) != tc.works {
+			t.Errorf("%s: %v, %v", name, files, err)
+		}
+		if !tc.works && (err == nil || !strings.Contains(err.Error(), "--enrol")) {
+			t.Errorf("%s: no way out in %v", name, err)
 		}
 	}
 }

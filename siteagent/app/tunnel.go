@@ -88,11 +88,30 @@ func learn(data string, w *enrol.WireGuard) error {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	path := filepath.Join(data, hubFile)
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
+	if err := keep(filepath.Join(data, hubFile), b); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	return os.Rename(path+".tmp", path)
+	return nil
+}
+
+// keep replaces a file at once and for good.
+func keep(path string, b []byte) error {
+	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func learned(data string) (enrol.WireGuard, error) {
@@ -105,7 +124,7 @@ func learned(data string) (enrol.WireGuard, error) {
 		err = json.Unmarshal(b, &w)
 	}
 	if err != nil {
-		return w, fmt.Errorf("tunnel: %s: %w", filepath.Join(data, hubFile), err)
+		return w, fmt.Errorf("tunnel: %s is damaged: delete it, and give --wireguard-peer and --wireguard-endpoint or enrol again with a new token: %w", filepath.Join(data, hubFile), err)
 	}
 	return w, nil
 }
@@ -137,7 +156,7 @@ func (o *tunnelOptions) open(data string, log *slog.Logger) (*tunnel, error) {
 			return nil, err
 		}
 	default:
-		return nil, errors.New("--wireguard-key needs --wireguard-peer, the public key of the coordinator's tunnel, which its log shows")
+		return nil, errors.New("--wireguard-key needs --wireguard-peer, the public key of the coordinator's tunnel, which its log shows, and this tunnel's public key in the coordinator's peers file; an agent that enrols with --wireguard-key and a new token needs neither")
 	}
 	endpoint := o.endpoint
 	if endpoint == "" {

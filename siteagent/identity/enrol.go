@@ -32,9 +32,12 @@ type Enrolment struct {
 	Token            enrol.Token
 	// WireGuardPublicKey goes along; nil without WireGuard.
 	WireGuardPublicKey []byte
-	Now                func() time.Time
-	Random             io.Reader
-	Log                *slog.Logger
+	// WireGuard keeps what the coordinator tells of its tunnel, before the certificate
+	// is in force: after a kill in between, the same token tells it again. May be nil.
+	WireGuard func(*enrol.WireGuard) error
+	Now       func() time.Time
+	Random    io.Reader
+	Log       *slog.Logger
 	// NewPause gives the pauses between attempts.
 	NewPause func() time.Duration
 }
@@ -54,19 +57,18 @@ func (e *RefusedError) Error() string {
 
 // Enrol gets a certificate, if there is none yet that the same token has given and
 // that is in date; it tries again until ctx ends or the coordinator refuses.
-// The answer's WireGuard part is nil where nothing was asked for.
-func (f *Files) Enrol(ctx context.Context, e Enrolment) (*enrol.WireGuard, error) {
+func (f *Files) Enrol(ctx context.Context, e Enrolment) error {
 	if c, err := f.Certificate(); err == nil && c != nil && f.usedToken() == e.Token.ID && e.Now().Before(c.NotAfter) {
 		e.Log.Info("enrolled already with this token", "token", e.Token.ID, "ends", c.NotAfter)
-		return nil, nil
+		return nil
 	}
 	key, err := f.nextKey(func() ([]byte, error) { return certs.NewKey(e.Random) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	csr, err := certs.NewRequest(key)
 	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
+		return fmt.Errorf("identity: %w", err)
 	}
 	for {
 		answer, err := e.exchange(ctx, csr)
@@ -74,17 +76,22 @@ func (f *Files) Enrol(ctx context.Context, e Enrolment) (*enrol.WireGuard, error
 		switch {
 		case err == nil:
 			if err := e.check(answer); err != nil {
-				return nil, err
+				return err
+			}
+			if e.WireGuard != nil && answer.WireGuard != nil {
+				if err := e.WireGuard(answer.WireGuard); err != nil {
+					return err
+				}
 			}
 			if err := f.install(answer.Certificate, key, answer.CA, e.Token.ID); err != nil {
-				return nil, err
+				return err
 			}
 			e.Log.Info("enrolled", "federation", answer.Federation, "site", answer.Site, "token", e.Token.ID)
-			return answer.WireGuard, nil
+			return nil
 		case errors.As(err, &refused):
-			return nil, fmt.Errorf("enrolment at %s: %w", e.Address, err)
+			return fmt.Errorf("enrolment at %s: %w", e.Address, err)
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("enrolment at %s: %w", e.Address, err)
+			return fmt.Errorf("enrolment at %s: %w", e.Address, err)
 		}
 		pause := e.NewPause()
 		e.Log.Warn("enrolment failed, trying again", "address", e.Address, "error", err, "wait", pause)
@@ -93,7 +100,7 @@ func (f *Files) Enrol(ctx context.Context, e Enrolment) (*enrol.WireGuard, error
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("enrolment at %s: %w", e.Address, err)
+			return fmt.Errorf("enrolment at %s: %w", e.Address, err)
 		}
 	}
 }

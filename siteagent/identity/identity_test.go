@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -113,7 +114,11 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.t.Error(err)
 		return
 	}
-	if err := json.NewEncoder(w).Encode(enrol.Answer{Federation: "lm", Site: "quebec", Certificate: c, CA: h.authority.CertificatePEM}); err != nil {
+	answer := enrol.Answer{Federation: "lm", Site: "quebec", Certificate: c, CA: h.authority.CertificatePEM}
+	if len(q.WireGuardPublicKey) > 0 {
+		answer.WireGuard = &enrol.WireGuard{Endpoint: "hub.example:51820", Port: 7465}
+	}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		h.t.Error(err)
 	}
 }
@@ -147,7 +152,7 @@ func refuse(code int, reason, message string) http.HandlerFunc {
 func TestThePrivateKeyStaysOnTheMachine(t *testing.T) {
 	h, f := newHub(t), folder(t)
 	e := h.enrolment()
-	if _, err := f.Enrol(t.Context(), e); err != nil {
+	if err := f.Enrol(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(f.path(agentFile))
@@ -184,11 +189,11 @@ func TestThePrivateKeyStaysOnTheMachine(t *testing.T) {
 	}
 	// Started again with the same token, it asks nobody.
 	asked := len(h.bodies)
-	if _, err := f.Enrol(t.Context(), e); err != nil || len(h.bodies) != asked {
+	if err := f.Enrol(t.Context(), e); err != nil || len(h.bodies) != asked {
 		t.Errorf("it enrols again: %v", err)
 	}
 	// With another token it does.
-	if _, err := f.Enrol(t.Context(), h.enrolment()); err != nil || len(h.bodies) != asked+1 {
+	if err := f.Enrol(t.Context(), h.enrolment()); err != nil || len(h.bodies) != asked+1 {
 		t.Errorf("a new token is not used: %v", err)
 	}
 }
@@ -207,7 +212,7 @@ func TestALostAnswerIsAskedForAgainWithTheSameKey(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	if _, err := f.Enrol(t.Context(), h.enrolment()); err != nil {
+	if err := f.Enrol(t.Context(), h.enrolment()); err != nil {
 		t.Fatal(err)
 	}
 	keys := map[string]bool{}
@@ -232,7 +237,7 @@ func TestAKeyUnderWaySurvivesAKill(t *testing.T) {
 	h, f := newHub(t), folder(t)
 	e := h.enrolment()
 	h.answer = refuse(http.StatusForbidden, "TokenUnknown", "no")
-	if _, err := f.Enrol(t.Context(), e); err == nil {
+	if err := f.Enrol(t.Context(), e); err == nil {
 		t.Fatal("it was refused")
 	}
 	h.answer = nil
@@ -240,7 +245,7 @@ func TestAKeyUnderWaySurvivesAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Enrol(t.Context(), e); err != nil {
+	if err := again.Enrol(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
 	var hashes []string
@@ -254,6 +259,30 @@ func TestAKeyUnderWaySurvivesAKill(t *testing.T) {
 	}
 	if len(hashes) != 2 || hashes[0] != hashes[1] {
 		t.Errorf("keys %v", hashes)
+	}
+}
+
+// A kill between the two, or a full disk, must not leave an agent that has a
+// certificate and does not know where the tunnel is.
+func TestTheTunnelIsKnownBeforeTheCertificateIsInForce(t *testing.T) {
+	h, f := newHub(t), folder(t)
+	e := h.enrolment()
+	e.WireGuardPublicKey = make([]byte, 32)
+	full := errors.New("no space left on device")
+	var told *enrol.WireGuard
+	e.WireGuard = func(*enrol.WireGuard) error { return full }
+	if err := f.Enrol(t.Context(), e); !errors.Is(err, full) {
+		t.Fatalf("enrolled with %v", err)
+	}
+	if c, err := f.Certificate(); c != nil || err != nil {
+		t.Fatalf("a certificate without the tunnel: %v, %v", c, err)
+	}
+	e.WireGuard = func(w *enrol.WireGuard) error { told = w; return nil }
+	if err := f.Enrol(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := f.Certificate(); c == nil || err != nil || told.Endpoint != "hub.example:51820" {
+		t.Errorf("%v, %v, told %v", c, err, told)
 	}
 }
 
@@ -290,7 +319,7 @@ func TestAnAnswerThatIsNotForThisAgentIsNotInstalled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := folder(t)
 			h.answer = tc.answer
-			_, err := f.Enrol(t.Context(), h.enrolment())
+			err := f.Enrol(t.Context(), h.enrolment())
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%v, want %q", err, tc.says)
 			}
@@ -322,7 +351,7 @@ func TestWhoIsNotTheTokensCoordinatorGetsNothing(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		e.NewPause = func() time.Duration { cancel(); return time.Hour } // one attempt
-		_, err := f.Enrol(ctx, e)
+		err := f.Enrol(ctx, e)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", name, err, tc.says)
 		}
@@ -333,7 +362,7 @@ func TestWhoIsNotTheTokensCoordinatorGetsNothing(t *testing.T) {
 	}
 	e := elsewhere.enrolment()
 	e.ServerName = "coordinator.example.org"
-	if _, err := f.Enrol(t.Context(), e); err != nil {
+	if err := f.Enrol(t.Context(), e); err != nil {
 		t.Errorf("with the server's name: %v", err)
 	}
 }
@@ -344,21 +373,21 @@ func TestClocksThatDifferTooMuchAreNamedWithTheDifference(t *testing.T) {
 	e := h.enrolment()
 	ctx, cancel := context.WithCancel(t.Context())
 	e.NewPause = func() time.Duration { cancel(); return time.Hour }
-	if _, err := folder(t).Enrol(ctx, e); err == nil || !strings.Contains(err.Error(), "clocks differ") || !strings.Contains(err.Error(), "1h5") {
+	if err := folder(t).Enrol(ctx, e); err == nil || !strings.Contains(err.Error(), "clocks differ") || !strings.Contains(err.Error(), "1h5") {
 		t.Errorf("%v", err)
 	}
 	cancel()
 	// Within ninety seconds nobody minds, either way; the answer's Date measures more.
 	for _, skew := range []time.Duration{-88 * time.Second, 88 * time.Second} {
 		h := newHubAt(t, time.Now().Add(skew))
-		if _, err := folder(t).Enrol(t.Context(), h.enrolment()); err != nil {
+		if err := folder(t).Enrol(t.Context(), h.enrolment()); err != nil {
 			t.Errorf("%s: %v", skew, err)
 		}
 	}
 	late := newHub(t)
 	late.skew = -10 * time.Minute
 	late.answer = refuse(http.StatusForbidden, "TokenExpired", "expired")
-	if _, err := folder(t).Enrol(t.Context(), late.enrolment()); err == nil || !strings.Contains(err.Error(), "ClockSkew: this machine's clock is 10m") {
+	if err := folder(t).Enrol(t.Context(), late.enrolment()); err == nil || !strings.Contains(err.Error(), "ClockSkew: this machine's clock is 10m") {
 		t.Errorf("%v", err)
 	}
 }

@@ -142,19 +142,38 @@ func CreateKey(path string, random io.Reader) (PublicKey, error) {
 	if err != nil {
 		return PublicKey{}, err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	// Under another name first: a kill or a full disk leaves no half of a key, which
+	// nothing would overwrite.
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return PublicKey{}, fmt.Errorf("wireguard: %w; a key that is lost is lost, so nothing overwrites it", err)
-		}
 		return PublicKey{}, fmt.Errorf("wireguard: %w", err)
 	}
+	defer func() { _ = os.Remove(f.Name()) }()
 	_, err = f.WriteString(base64.StdEncoding.EncodeToString(k.key.Bytes()) + "\n")
-	err = errors.Join(err, f.Sync(), f.Close(), syncFolder(filepath.Dir(path)))
-	if err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return PublicKey{}, fmt.Errorf("wireguard: %w", err)
+	}
+	if err := nameNew(f.Name(), path); err != nil {
 		return PublicKey{}, fmt.Errorf("wireguard: %w", err)
 	}
 	return k.Public(), nil
+}
+
+// nameNew gives a file a name that nothing has.
+func nameNew(from, path string) error {
+	err := os.Link(from, path)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists; a key that is lost is lost, so nothing overwrites it", path)
+	}
+	if err != nil { // a file system without links
+		if _, there := os.Lstat(path); !errors.Is(there, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Rename(from, path); err != nil {
+			return err
+		}
+	}
+	return syncFolder(filepath.Dir(path))
 }
 
 func syncFolder(path string) error {

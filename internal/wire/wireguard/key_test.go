@@ -36,6 +36,9 @@ func TestAKeyIsMadeOnceForItsOwnerOnlyAndDoesNotPrintItself(t *testing.T) {
 	if _, err := CreateKey(path, rand.Reader); err == nil || !strings.Contains(err.Error(), "nothing overwrites it") {
 		t.Errorf("a key was overwritten: %v", err)
 	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("beside the key there are %v, %v", left, err)
+	}
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
