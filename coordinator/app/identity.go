@@ -77,6 +77,7 @@ func newIdentities(federation string, link *wire.Options, o *Options, r promethe
 		return nil, errors.New("--enrol-listen needs --ca-cert and --ca-key, which sign what agents ask for")
 	}
 	if own := i.own(o); own != nil {
+		own.warnOfMode()
 		own.renewIfDue() // before the files are read for the first time
 	}
 	link.Vet = i.revocations.Vet
@@ -103,6 +104,9 @@ func readAuthority(o IdentityOptions) (*certs.Authority, error) {
 	key, err := os.ReadFile(o.CAKey)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-key: %w", err)
+	}
+	if info, err := os.Lstat(o.CAKey); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("--ca-key: %s is open to everybody on this machine (mode %04o), and whoever reads it can be anybody in the federation: chmod 600 it, or make a new authority if somebody else has been here", o.CAKey, info.Mode().Perm())
 	}
 	a, err := certs.ParseAuthority(certificate, key, time.Now())
 	if err != nil {

@@ -1,9 +1,11 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -120,15 +122,39 @@ func TestACertificateOfAnotherAuthorityIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestAKeyThatEverybodyMayReadIsToldOf(t *testing.T) {
+	dir, a := authorityFiles(t, time.Hour)
+	o := own(dir, a)
+	var said bytes.Buffer
+	o.log = slog.New(slog.NewTextHandler(&said, nil))
+	if o.warnOfMode(); said.Len() != 0 {
+		t.Errorf("a key for its owner: %s", &said)
+	}
+	if err := os.Chmod(o.keyFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if o.warnOfMode(); !strings.Contains(said.String(), "chmod 600") {
+		t.Errorf("a key for everybody: %s", &said)
+	}
+}
+
 func TestIdentityFlagsThatDoNotFitAreRefusedWithTheWayOut(t *testing.T) {
 	dir, _ := authorityFiles(t, time.Hour)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	link := wire.Options{CertFile: in("c.pem"), KeyFile: in("c-key.pem"), CAFile: in("ca.pem")}
+	key, err := os.ReadFile(in("ca-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(in("open.pem"), key, 0o600), os.Chmod(in("open.pem"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		link wire.Options
 		id   IdentityOptions
 		says string
 	}{
+		"a key for everybody":     {link, IdentityOptions{CACert: in("ca.pem"), CAKey: in("open.pem")}, "chmod 600"},
 		"plaintext":               {wire.Options{}, IdentityOptions{EnrolListen: "127.0.0.1:0"}, "need mutual TLS"},
 		"a key alone":             {link, IdentityOptions{CAKey: in("ca-key.pem")}, "belong together"},
 		"enrolment without a key": {link, IdentityOptions{EnrolListen: "127.0.0.1:0"}, "needs --ca-cert and --ca-key"},

@@ -32,6 +32,14 @@ const (
 	ownRetry = time.Minute
 )
 
+// warnOfMode tells of a key that everybody may read. One that is mounted from a Secret
+// is a link, and nobody else is in that container.
+func (o *ownCertificate) warnOfMode() {
+	if info, err := os.Lstat(o.keyFile); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o007 != 0 {
+		o.log.Warn("the coordinator's key is open to everybody on this machine: chmod 600 it", "file", o.keyFile, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
+	}
+}
+
 func (o *ownCertificate) run(ctx context.Context) {
 	for {
 		t := time.NewTimer(o.renewIfDue())
