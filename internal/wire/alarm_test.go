@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,28 +12,27 @@ import (
 
 func TestAnAlarmFollowsItsClockAndNotTheTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var set time.Duration
-		now := func() time.Time { return time.Now().Add(set) }
-		rung := 0
-		AlarmAt(now().Add(48*time.Hour), now, func() { rung++ })
+		var set, rung atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
+		AlarmAt(now().Add(48*time.Hour), now, func() { rung.Add(1) })
 		stopped := AlarmAt(now().Add(48*time.Hour), now, func() { t.Error("it rings after Stop") })
 		time.Sleep(24 * time.Hour)
-		if rung != 0 {
+		if rung.Load() != 0 {
 			t.Fatal("it rings early")
 		}
 		if !stopped.Stop() || stopped.Stop() {
 			t.Error("Stop does not say whether it was in time")
 		}
-		set = 24 * time.Hour // the clock was set, or the machine slept
+		set.Store(int64(24 * time.Hour)) // the clock was set, or the machine slept
 		time.Sleep(longestWait)
 		synctest.Wait()
-		if rung != 1 {
-			t.Errorf("it rang %d times, want once", rung)
+		if rung.Load() != 1 {
+			t.Errorf("it rang %d times, want once", rung.Load())
 		}
 		time.Sleep(48 * time.Hour)
 		synctest.Wait()
-		if rung != 1 {
-			t.Errorf("it rang %d times, want once", rung)
+		if rung.Load() != 1 {
+			t.Errorf("it rang %d times, want once", rung.Load())
 		}
 	})
 }
