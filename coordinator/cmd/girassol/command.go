@@ -70,7 +70,7 @@ Exit codes: 0 done, 1 failed, 2 a command line that makes no sense.`,
 	f.StringVar(&o.link.ServerName, "tls-server-name", "", "`name` in the coordinator's certificate (default the host of --address)")
 	f.BoolVar(&o.link.AllowInsecure, "insecure", false, "allow plaintext off loopback, where the network below encrypts")
 	f.StringVarP(&o.output, "output", "o", "table", "`format`: table or json")
-	root.AddCommand(statusCommand(o), watchCommand(o), drainCommand(o), admitCommand(o), excludeCommand(o), pauseCommand(o), resumeCommand(o), rollbackCommand(o), explainCommand(o), overrideCommand(o), reportCommand(o), signalCommand(o), simulateCommand(o), initCommand(o), tokenCommand(o), identitiesCommand(o), revokeCommand(o), linkCommand(o), wireguardCommand(), versionCommand(o))
+	root.AddCommand(statusCommand(o), watchCommand(o), drainCommand(o), admitCommand(o), excludeCommand(o), pauseCommand(o), resumeCommand(o), rollbackCommand(o), explainCommand(o), overrideCommand(o), reportCommand(o), signalCommand(o), simulateCommand(o), initCommand(o), tokenCommand(o), identitiesCommand(o), revokeCommand(o), linkCommand(o), wireguardCommand(), redisCommand(), versionCommand(o))
 	return root
 }
 
