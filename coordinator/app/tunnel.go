@@ -38,7 +38,7 @@ func (o *TunnelOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Listen, "wireguard-listen", "", "UDP `port` for sites' WireGuard tunnels on all addresses, such as :51820 (default: no tunnel)")
 	f.StringVar(&o.KeyFile, "wireguard-key", "", "`file` with the tunnel's private key; girassol wireguard key FILE makes one")
 	f.StringVar(&o.PeersFile, "wireguard-peers", "", "YAML `file` with the sites' public keys, {peers: [{site, publicKey}]}; read again when it changes")
-	f.StringVar(&o.Device, "wireguard-device", "", "where the tunnel ends: userspace, or kernel, which needs NET_ADMIN (default spec.link.wireGuard.device, userspace)")
+	f.StringVar(&o.Device, "wireguard-device", "", "`device` on which the tunnel ends: userspace, or kernel, which needs NET_ADMIN (default spec.link.wireGuard.device, userspace)")
 	f.IntVar(&o.MTU, "wireguard-mtu", 0, "most `bytes` of a packet inside the tunnel (default spec.link.wireGuard.mtu, 1420)")
 	f.StringVar(&o.Redis, "wireguard-redis", "", "`address` of the Redis that sites reach through the tunnel at the hub's port 6379 (default none)")
 }

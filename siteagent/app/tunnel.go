@@ -35,7 +35,7 @@ func (o *tunnelOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.keyFile, "wireguard-key", "", "`file` with the private key of this agent's WireGuard tunnel, made if it is not there; the session then goes through the tunnel (default: no tunnel)")
 	f.StringVar(&o.peer, "wireguard-peer", "", "public `key` of the coordinator's tunnel (default: as told at the enrolment)")
 	f.StringVar(&o.endpoint, "wireguard-endpoint", "", "`address` of the coordinator's tunnel, UDP, host:port (default: as told at the enrolment)")
-	f.StringVar(&o.device, "wireguard-device", string(wireguard.Userspace), "where the tunnel ends: userspace, or kernel, which needs NET_ADMIN")
+	f.StringVar(&o.device, "wireguard-device", string(wireguard.Userspace), "`device` on which the tunnel ends: userspace, or kernel, which needs NET_ADMIN")
 	f.IntVar(&o.mtu, "wireguard-mtu", wireguard.DefaultMTU, "most `bytes` of a packet inside the tunnel; in userspace it is lowered to what the path carries")
 	f.BoolVar(&o.redis, "wireguard-redis", false, "reach Redis through the tunnel, where the coordinator hands it on (default false)")
 }
