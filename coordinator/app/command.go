@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"girassol.dev/internal/coredump"
 	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/wire"
 )
@@ -42,6 +43,9 @@ merge updates, keep the commit log, decide by energy signals who takes part.`,
 			var err error
 			if o.Log, err = newLogger(out, logFormat); err != nil {
 				return err
+			}
+			if err := coredump.OffForGood(); err != nil {
+				o.Log.Warn("a core dump of this process would hold its keys", "error", err)
 			}
 			if err := setClock(&o, clockStart, clockAnchor); err != nil {
 				return err

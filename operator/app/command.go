@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"girassol.dev/internal/coredump"
 	"girassol.dev/internal/profiling"
 	"girassol.dev/signals"
 )
@@ -44,6 +45,9 @@ capacity, as energy, spec and sites have it.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Log, err = newLogger(cmd.ErrOrStderr(), f.logFormat, f.logLevel); err != nil {
 				return err
+			}
+			if err := coredump.OffForGood(); err != nil {
+				o.Log.Warn("a core dump of this process would hold its keys", "error", err)
 			}
 			ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 			klog.SetSlogLogger(o.Log)

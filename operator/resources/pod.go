@@ -161,6 +161,8 @@ func trial(f *v1alpha1.Federation) bool {
 	return r != nil && r.Mode == v1alpha1.RedisTrial
 }
 
+// redisArgs of both ends. A URL that is a secret is in the environment alone:
+// whatever is in arguments can be read by every process of the node.
 func redisArgs(f *v1alpha1.Federation) []string {
 	r := f.Spec.Events.Redis
 	switch {
@@ -169,13 +171,33 @@ func redisArgs(f *v1alpha1.Federation) []string {
 	case trial(f):
 		return []string{"--redis=redis://" + RedisAddress(f) + "/0"}
 	case r.URLSecret != nil:
-		return []string{"--redis=$(" + redisURLVariable + ")"}
+		return redisTLSArgs(r)
+	case r.URL != "":
+		return append([]string{"--redis=" + literal(r.URL)}, redisTLSArgs(r)...)
 	}
-	return []string{"--redis=" + literal(r.URL)}
+	var args []string
+	for _, a := range r.Addresses {
+		args = append(args, "--redis-address="+literal(a))
+	}
+	if r.MasterName != "" {
+		args = append(args, "--redis-master-name="+literal(r.MasterName))
+	}
+	return append(args, redisTLSArgs(r)...)
 }
 
-// redisEnv carries a secret URL: a reference in the arguments keeps it out of the
-// object.
+// redisTLSArgs are those that need no file: the schema refuses the others.
+func redisTLSArgs(r *v1alpha1.RedisSpec) []string {
+	if r.TLS == nil {
+		return nil
+	}
+	args := []string{"--redis-tls"}
+	if r.TLS.ServerName != "" {
+		args = append(args, "--redis-tls-server-name="+literal(r.TLS.ServerName))
+	}
+	return args
+}
+
+// redisEnv carries a secret URL: a reference keeps it out of the object.
 func redisEnv(f *v1alpha1.Federation) []*corev1ac.EnvVarApplyConfiguration {
 	if r := f.Spec.Events.Redis; r != nil && r.URLSecret != nil && !trial(f) {
 		return []*corev1ac.EnvVarApplyConfiguration{secretEnv(redisURLVariable, *r.URLSecret)}

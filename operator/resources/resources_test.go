@@ -179,7 +179,11 @@ func TestTheRedisURLReachesBothEnds(t *testing.T) {
 		"none":     {nil, "", false},
 		"trial":    {&v1alpha1.RedisSpec{Mode: v1alpha1.RedisTrial}, "--redis=redis://lm-redis.lab.svc:6379/0", false},
 		"existing": {&v1alpha1.RedisSpec{URL: "redis://u:p$(X)@r.example:1/2"}, "--redis=redis://u:p$$(X)@r.example:1/2", false},
-		"secret":   {&v1alpha1.RedisSpec{URLSecret: &v1alpha1.SecretKeyReference{Name: "redis", Key: "url"}}, "--redis=$(GIRASSOL_REDIS_URL)", true},
+		"secret":   {&v1alpha1.RedisSpec{URLSecret: &v1alpha1.SecretKeyReference{Name: "redis", Key: "url"}}, "", true},
+		"cluster": {&v1alpha1.RedisSpec{Addresses: []string{"r0.example:1", "r1.example:1"}, TLS: &v1alpha1.RedisTLSSpec{}},
+			"--redis-address=r0.example:1 --redis-address=r1.example:1 --redis-tls", false},
+		"sentinel": {&v1alpha1.RedisSpec{Addresses: []string{"s.example:2"}, MasterName: "m", TLS: &v1alpha1.RedisTLSSpec{ServerName: "n"}},
+			"--redis-address=s.example:2 --redis-master-name=m --redis-tls --redis-tls-server-name=n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, sites := minimal()

@@ -77,6 +77,18 @@ func TestBadFederationsAreRefusedWithTheWayOut(t *testing.T) {
 			f.Spec.Algorithm.Uplink = &v1alpha1.EncodingSpec{GroupSize: 300}
 		}, "spec.algorithm.uplink.groupSize"},
 		"redis without URL": {func(f *v1alpha1.Federation) { f.Spec.Events.Redis = &v1alpha1.RedisSpec{} }, "mode Trial makes its own"},
+		"redis with a password's file": {func(f *v1alpha1.Federation) {
+			f.Spec.Events.Redis = &v1alpha1.RedisSpec{Addresses: []string{"r.example:6379"}, PasswordFile: "/etc/redis/password"}
+		}, "use urlSecret, whose URL holds both"},
+		"redis with a user": {func(f *v1alpha1.Federation) {
+			f.Spec.Events.Redis = &v1alpha1.RedisSpec{URL: "redis://r.example:6379", Username: "coordinator"}
+		}, "use urlSecret, whose URL holds both"},
+		"redis with files of TLS": {func(f *v1alpha1.Federation) {
+			f.Spec.Events.Redis = &v1alpha1.RedisSpec{URL: "rediss://r.example:6379", TLS: &v1alpha1.RedisTLSSpec{CAFile: "/ca.pem"}}
+		}, "no pod has them"},
+		"trial with TLS": {func(f *v1alpha1.Federation) {
+			f.Spec.Events.Redis = &v1alpha1.RedisSpec{Mode: v1alpha1.RedisTrial, TLS: &v1alpha1.RedisTLSSpec{}}
+		}, "speaks no TLS"},
 		"toleration of all": {func(f *v1alpha1.Federation) {
 			f.Spec.Agent.Vendors = []v1alpha1.VendorSpec{{Vendor: v1alpha1.VendorAMD, Tolerations: []v1alpha1.Toleration{{Operator: "Exists"}}}}
 		}, "needs a key"},
@@ -93,6 +105,17 @@ func TestBadFederationsAreRefusedWithTheWayOut(t *testing.T) {
 			tc.edit(f)
 			refused(t, e.Client.Create(context.Background(), f, client.DryRunAll), tc.says)
 		})
+	}
+}
+
+func TestARedisOfManyAddressesIsTaken(t *testing.T) {
+	e := Shared(t)
+	ns := e.Namespace(t)
+	f := federation(ns, "redis")
+	f.Spec.Events.Redis = &v1alpha1.RedisSpec{Addresses: []string{"s0.example:26379", "s1.example:26379"}, MasterName: "events",
+		TLS: &v1alpha1.RedisTLSSpec{ServerName: "redis.example"}}
+	if err := e.Client.Create(context.Background(), f, client.DryRunAll); err != nil {
+		t.Error(err)
 	}
 }
 

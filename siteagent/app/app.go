@@ -32,6 +32,7 @@ import (
 
 	coordinatorv1 "girassol.dev/api/coordinator/v1"
 	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/internal/coredump"
 	"girassol.dev/internal/profiling"
 	"girassol.dev/internal/redislink"
 	"girassol.dev/internal/wire"
@@ -73,6 +74,18 @@ type options struct {
 	patience                            trainerOptions
 	nvml                                string
 	power                               powerOptions
+	restoreDumps                        func(pid int) error // nil: the limit is as it was
+}
+
+// allowDumps lets a trainer dump core as it could without the agent: it is the
+// user's and holds no secret of ours.
+func (o options) allowDumps(pid int, log *slog.Logger) {
+	if o.restoreDumps == nil {
+		return
+	}
+	if err := o.restoreDumps(pid); err != nil && !errors.Is(err, syscall.ESRCH) { // else it has ended
+		log.Warn("the trainer dumps no core", "error", err)
+	}
 }
 
 // Command is the agent as a cobra command.
@@ -107,6 +120,9 @@ the same name.`,
 			log, err := newLogger(cmd.ErrOrStderr(), o.logFormat, o.logLevel)
 			if err != nil {
 				return err
+			}
+			if o.restoreDumps, err = coredump.Off(); err != nil {
+				log.Warn("a core dump of this process would hold its key", "error", err)
 			}
 			return run(cmd.Context(), o, log)
 		},
@@ -229,7 +245,7 @@ func run(ctx context.Context, o options, log *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, gpus.Close()) }()
 	facts := hardware.Summarize(inspect(ctx, gpus))
 	if len(o.trainer) > 0 {
-		s := trainer.SupervisorOptions{Command: o.trainer, SocketPath: api.SocketPath(), WorkDir: api.WorkDir(), Log: log}
+		s := trainer.SupervisorOptions{Command: o.trainer, SocketPath: api.SocketPath(), WorkDir: api.WorkDir(), Log: log, OnStart: func(pid int) { o.allowDumps(pid, log) }}
 		if err := o.patience.supervise(&s, facts.Vendor, log); err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"girassol.dev/siteagent/environ"
 )
 
 // child is a running agent-nvml.
@@ -43,6 +45,7 @@ func spawn(path string, args []string) (*child, *Error) {
 	}
 	c := &child{cmd: exec.Command(path, args...), events: make(chan event, 2), quit: make(chan struct{}), done: make(chan struct{})}
 	c.cmd.Stderr = &c.stderr
+	c.cmd.Env = environ.ForChildren()
 	c.cmd.SysProcAttr = apart()
 	in, err := c.cmd.StdinPipe()
 	if err != nil {

@@ -34,6 +34,12 @@ func playTrainer(role string) {
 	case role == "crash":
 		fmt.Fprintln(os.Stderr, "cannot find the data")
 		os.Exit(3)
+	case role == "environment":
+		for _, v := range os.Environ() {
+			fmt.Println("variable", v)
+		}
+		fmt.Println("ready")
+		time.Sleep(time.Hour)
 	case role == "polite":
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	trainerv1 "girassol.dev/api/trainer/v1"
+	"girassol.dev/siteagent/environ"
 )
 
 // Phase is what a supervised trainer does.
@@ -33,8 +33,11 @@ const (
 type SupervisorOptions struct {
 	// Command and its arguments; never a shell line.
 	Command []string
-	// Env is added to the agent's own environment.
+	// Env is added to the agent's own environment, of which nothing GIRASSOL_ is
+	// handed on.
 	Env []string
+	// OnStart, where given, is called with each trainer's process number at once.
+	OnStart func(pid int)
 	// Dir to run in; empty: the agent's own.
 	Dir string
 	// SocketPath and WorkDir are handed on in the environment.
@@ -190,7 +193,7 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 	s.tail.reset()
 	cmd := exec.Command(s.opts.Command[0], s.opts.Command[1:]...)
 	cmd.Dir = s.opts.Dir
-	cmd.Env = append(os.Environ(), s.opts.Env...)
+	cmd.Env = append(environ.ForChildren(), s.opts.Env...)
 	cmd.Env = append(cmd.Env, trainerv1.EnvSocket+"="+s.opts.SocketPath, trainerv1.EnvWorkDir+"="+s.opts.WorkDir)
 	mark := markOf(s.opts.SocketPath, s.opts.WorkDir)
 	if mark != "" {
@@ -209,6 +212,9 @@ func (s *Supervisor) once(ctx context.Context) (why string, wanted bool) {
 		return fmt.Sprintf("cannot start %s: %v", s.opts.Command[0], err), false
 	}
 	pid := cmd.Process.Pid
+	if s.opts.OnStart != nil {
+		s.opts.OnStart(pid)
+	}
 	s.set(func(st *State) { st.Phase, st.PID = Running, pid })
 	s.log.Info("trainer started", "pid", pid, "command", s.opts.Command[0])
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +102,40 @@ func TestTrainerGetsItsEnvironmentAndItsLinesAreLogged(t *testing.T) {
 	s, _ := supervise(t, "polite", func(o *SupervisorOptions) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	eventually(t, "the trainer's line", says(s, "socket /run/x.sock work /run/work"))
 	eventually(t, "the line in the log", func() bool { return strings.Contains(log.String(), "socket /run/x.sock") })
+}
+
+// What is ours may be secret; what is the user's stays.
+func TestTrainerSeesNothingOfOursButItsOwnAPI(t *testing.T) {
+	ours := []string{"GIRASSOL_REDIS_URL", "GIRASSOL_ENROL_TOKEN", "GIRASSOL_NEW_ONE", "girassol_Lower", "GIRASSOL_TRAINER_SOCKET"}
+	for _, name := range ours {
+		t.Setenv(name, "planted-"+name)
+	}
+	users := []string{"CUDA_VISIBLE_DEVICES", "WANDB_API_KEY", "XGIRASSOL_", "GIRASSO"}
+	for _, name := range users {
+		t.Setenv(name, "kept-"+name)
+	}
+	var log syncBuffer
+	var started atomic.Int64
+	s, _ := supervise(t, "environment", func(o *SupervisorOptions) {
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.OnStart = func(pid int) { started.Store(int64(pid)) }
+	})
+	eventually(t, "all variables", says(s, "ready"))
+	if started.Load() != int64(s.State().PID) {
+		t.Errorf("OnStart was told %d, it is %d", started.Load(), s.State().PID)
+	}
+	seen := log.String()
+	if strings.Contains(seen, "planted-") {
+		t.Errorf("the trainer sees what is the agent's: %s", seen)
+	}
+	for _, name := range users {
+		if !strings.Contains(seen, name+"=kept-"+name) {
+			t.Errorf("the user's %s does not reach the trainer", name)
+		}
+	}
+	if !strings.Contains(seen, "GIRASSOL_TRAINER_SOCKET=/run/x.sock") {
+		t.Error("the trainer is not told where its socket is")
+	}
 }
 
 func TestStopIsSIGTERMFirst(t *testing.T) {

@@ -331,6 +331,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="!(has(self.addresses) && size(self.addresses) > 0 && ((has(self.url) && size(self.url) > 0) || has(self.urlSecret)))",message="give addresses, or url or urlSecret, not both"
 // +kubebuilder:validation:XValidation:rule="!(has(self.masterName) && size(self.masterName) > 0) || (has(self.addresses) && size(self.addresses) > 0)",message="masterName belongs to the addresses of Sentinels",fieldPath=".masterName"
 // +kubebuilder:validation:XValidation:rule="!(has(self.url) && size(self.url) > 0 && has(self.urlSecret))",message="give url or urlSecret, not both"
+// +kubebuilder:validation:XValidation:rule="!(has(self.username) && size(self.username) > 0) && !(has(self.passwordFile) && size(self.passwordFile) > 0)",message="username and passwordFile are for a coordinator outside Kubernetes: use urlSecret, whose URL holds both"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !((has(self.tls.caFile) && size(self.tls.caFile) > 0) || (has(self.tls.certFile) && size(self.tls.certFile) > 0) || (has(self.tls.keyFile) && size(self.tls.keyFile) > 0))",message="files of TLS are for a coordinator outside Kubernetes, no pod has them: use a Redis whose certificate the system's authorities vouch for",fieldPath=".tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.mode) || self.mode != 'Trial'",message="the Redis of mode Trial speaks no TLS: its NetworkPolicy says who may come",fieldPath=".tls"
 type RedisSpec struct {
 	// +optional
 	Mode RedisMode `json:"mode,omitempty"`
@@ -352,11 +355,13 @@ type RedisSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	MasterName string `json:"masterName,omitempty"`
-	// Username of the coordinator's ACL user; agents have one of their own.
+	// Username of the coordinator's ACL user; agents have one of their own. Not on
+	// Kubernetes, where urlSecret holds it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Username string `json:"username,omitempty"`
-	// PasswordFile that the coordinator reads, again for each connection.
+	// PasswordFile that the coordinator reads, again for each connection. Not on
+	// Kubernetes, where urlSecret holds the password.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	PasswordFile string `json:"passwordFile,omitempty"`
@@ -365,7 +370,7 @@ type RedisSpec struct {
 	TLS *RedisTLSSpec `json:"tls,omitempty"`
 }
 
-// RedisTLSSpec of the connections to Redis.
+// RedisTLSSpec of the connections to Redis. On Kubernetes without files.
 type RedisTLSSpec struct {
 	// CAFile with the authority of Redis's certificate; unset: the system's.
 	// +optional

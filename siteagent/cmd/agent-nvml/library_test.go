@@ -17,7 +17,7 @@ import (
 )
 
 // asCommand makes the test's own binary the command.
-const asCommand = "GIRASSOL_TEST_AS_COMMAND"
+const asCommand = "TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
