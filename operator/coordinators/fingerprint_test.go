@@ -44,10 +44,10 @@ func TestOnlyWhatObjectsShowIsNews(t *testing.T) {
 		"link measured": {func(s *coordinatorv1.FederationStatus) {
 			s.Sites[0].Members[0].Link = &coordinatorv1.Link{Mode: "MTLS"}
 		}, true},
-		"member gone":       {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members = nil }, true},
-		"member lost":       {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members[0].Connected = false }, true},
-		"leaver has done":   {func(s *coordinatorv1.FederationStatus) { s.Sites[1].Members[0].State = 1 }, true},
-		"leaver's reason":   {func(s *coordinatorv1.FederationStatus) { s.Sites[1].Reason = "Suspended" }, true},
+		"member gone":     {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members = nil }, true},
+		"member lost":     {func(s *coordinatorv1.FederationStatus) { s.Sites[0].Members[0].Connected = false }, true},
+		"leaver has done": {func(s *coordinatorv1.FederationStatus) { s.Sites[1].Members[0].State = 1 }, true},
+		"leaver's reason": {func(s *coordinatorv1.FederationStatus) { s.Sites[1].Reason = "Suspended" }, true},
 	} {
 		s := proto.Clone(base).(*coordinatorv1.FederationStatus)
 		c.change(s)
