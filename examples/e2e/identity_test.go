@@ -367,7 +367,7 @@ func TestALostAnswerLocksNobodyOut(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := files.Enrol(ctx, s.enrolment(line.Addr(), token)); err != nil {
+	if err := files.Enrol(ctx, s.enrolment(line.Addr(), token)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, cuts := line.Passed(); cuts != 1 {
@@ -482,7 +482,7 @@ func TestNeitherTokenNorKeyReachesAnImpostor(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if _, err := files.Enrol(ctx, s.enrolment(l.Addr().String(), token)); err == nil || !strings.Contains(err.Error(), "authority") {
+	if err := files.Enrol(ctx, s.enrolment(l.Addr().String(), token)); err == nil || !strings.Contains(err.Error(), "authority") {
 		t.Errorf("it enrols with an impostor: %v", err)
 	}
 	if b := <-heard; len(b) != 0 {
