@@ -380,7 +380,7 @@ func TestALostAnswerLocksNobodyOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Enrol(ctx, s.enrolment(s.enrolAddr, token)); err == nil || !strings.Contains(err.Error(), "TokenUsed") {
+	if err := other.Enrol(ctx, s.enrolment(s.enrolAddr, token)); err == nil || !strings.Contains(err.Error(), "TokenUsed") {
 		t.Errorf("another key: %v", err)
 	}
 }
@@ -405,7 +405,7 @@ func TestAKillAroundTheUseOfATokenNeitherLocksOutNorLetsTwoIn(t *testing.T) {
 			}
 			group.Go(func() {
 				<-begin
-				_, results[i] = files.Enrol(ctx, s.enrolment(s.enrolAddr, token))
+				results[i] = files.Enrol(ctx, s.enrolment(s.enrolAddr, token))
 			})
 		}
 		close(begin)
