@@ -60,8 +60,10 @@ type cluster struct {
 	admin coordinatorv1.AdminClient
 	// trainer arguments beside the data.
 	trainer []string
-	coord   *process
-	agents  map[string]*process
+	// agentFlags beside those of every agent.
+	agentFlags []string
+	coord      *process
+	agents     map[string]*process
 }
 
 type spec struct {
@@ -157,6 +159,7 @@ func (c *cluster) startAgentAs(i int, folder string) *process {
 	if c.redis != "" {
 		args = append(args, "--redis", c.redis)
 	}
+	args = append(args, c.agentFlags...)
 	args = append(args, "--", binary, "trainer", "--data", filepath.Join(c.dir, "text", name), "--held-out", filepath.Join(c.dir, "held-out"),
 		"--seed", strconv.Itoa(i+1), "--dim", "16", "--layers", "1", "--heads", "2", "--context", "32", "--batch", "2", "--evaluate-tokens", "256")
 	args = append(args, c.trainer...)
@@ -260,12 +263,19 @@ type process struct {
 
 func (c *cluster) run(name string, args ...string) *process {
 	c.t.Helper()
+	return c.runProgram(name, binary, nil, args...)
+}
+
+// runProgram runs any program with further variables in its environment.
+func (c *cluster) runProgram(name, program string, env []string, args ...string) *process {
+	c.t.Helper()
 	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
