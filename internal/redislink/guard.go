@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"syscall"
 )
@@ -21,8 +22,9 @@ var errReply = errors.New("redis: a reply is larger than any that is asked for, 
 
 // guarded bounds what is read. A client makes room for the parts of a reply by the
 // lengths that it announces, and goes as deep as it nests: a Redis in other hands
-// could end the process with a few bytes. It follows RESP2, all that the clients
-// of Connect speak, just as far as to see the lengths.
+// could end the process with a few bytes. It follows RESP2, which the clients of
+// Connect speak, just as far as to see the lengths; with Sentinels the library speaks
+// RESP3 whatever it is told.
 type guarded struct {
 	net.Conn
 	failed error
@@ -32,8 +34,8 @@ type guarded struct {
 }
 
 // guard keeps what the client needs to see whether an idle connection is still open.
-func guard(c net.Conn) net.Conn {
-	g := &guarded{Conn: c}
+func guard(c net.Conn, resp3 bool) net.Conn {
+	g := &guarded{Conn: c, parser: parser{resp3: resp3}}
 	if s, ok := c.(syscall.Conn); ok {
 		return struct {
 			*guarded
@@ -68,6 +70,7 @@ func (g *guarded) Read(b []byte) (int, error) {
 
 // parser is the place in a stream of replies.
 type parser struct {
+	resp3  bool
 	kind   byte // of the line at hand; 0 at its beginning
 	line   int  // bytes of it
 	number int  // the length that it tells
@@ -92,8 +95,9 @@ func (p *parser) feed(b []byte) (items int, err error) {
 		case p.line > maxLine:
 			return items, errReply
 		case p.kind == 0:
-			switch p.kind = c; c {
-			case '+', '-', ':', '$', '*':
+			switch p.kind = c; {
+			case strings.IndexByte("+-:$*", c) >= 0:
+			case p.resp3 && strings.IndexByte("%~>=!_#,(", c) >= 0:
 			default:
 				return items, fmt.Errorf("%w: it begins with %q", errReply, c)
 			}
@@ -102,17 +106,20 @@ func (p *parser) feed(b []byte) (items int, err error) {
 			if err != nil {
 				return items, err
 			}
-			if p.kind == '*' {
+			if p.array() {
+				if p.kind == '%' {
+					n *= 2
+				}
 				if items += n; items > maxItems {
 					return items, errReply
 				}
 			}
 			skip := 0
-			if p.kind == '$' && !p.minus {
+			if p.bulk() && !p.minus {
 				skip = n + len("\r\n")
 			}
-			*p = parser{skip: skip}
-		case p.kind != '$' && p.kind != '*':
+			*p = parser{resp3: p.resp3, skip: skip}
+		case !p.bulk() && !p.array():
 		case p.ended:
 			return items, errReply
 		case c == '\r':
@@ -128,12 +135,17 @@ func (p *parser) feed(b []byte) (items int, err error) {
 	return items, nil
 }
 
+func (p *parser) bulk() bool { return p.kind == '$' || p.kind == '=' || p.kind == '!' }
+func (p *parser) array() bool {
+	return p.kind == '*' || p.kind == '~' || p.kind == '>' || p.kind == '%'
+}
+
 // length that the line tells: of a bulk, or of an array; 0 for others and for nil.
 func (p *parser) length() (int, error) {
 	switch {
-	case p.kind != '$' && p.kind != '*':
+	case !p.bulk() && !p.array():
 		return 0, nil
-	case !p.ended || p.digits == 0 || p.minus && p.number != 1 || p.kind == '$' && p.number > maxBulk || p.number > 1<<20:
+	case !p.ended || p.digits == 0 || p.minus && p.number != 1 || p.bulk() && p.number > maxBulk || p.number > 1<<20:
 		return 0, errReply
 	case p.minus:
 		return 0, nil

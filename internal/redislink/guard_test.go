@@ -26,9 +26,21 @@ func TestRepliesPassWholeAndByteByByte(t *testing.T) {
 	for name, r := range map[string]io.Reader{
 		"whole": strings.NewReader(replies), "in bytes": iotest.OneByteReader(strings.NewReader(replies)),
 	} {
-		b, err := io.ReadAll(guard(canned{r: r}))
+		b, err := io.ReadAll(guard(canned{r: r}, false))
 		if err != nil || string(b) != replies {
 			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
+func TestSentinelsSpeakRESP3WithinTheSameBounds(t *testing.T) {
+	replies := "%1\r\n+a\r\n=5\r\ntxt:%\r\n>2\r\n_\r\n#t\r\n~1\r\n,1.5\r\n"
+	if b, err := io.ReadAll(guard(canned{r: strings.NewReader(replies)}, true)); err != nil || string(b) != replies {
+		t.Errorf("%q, %v", b, err)
+	}
+	for _, s := range []string{"%131073\r\n", "=1048577\r\n", "~9223372036854775807\r\n", ">$\r\n", "|1\r\n"} {
+		if _, err := io.Copy(io.Discard, guard(canned{r: strings.NewReader(s)}, true)); !errors.Is(err, errReply) {
+			t.Errorf("%q: %v", s, err)
 		}
 	}
 }
@@ -52,12 +64,12 @@ func TestWhatWouldEatAClientsMemoryIsCutOff(t *testing.T) {
 		"many strings":           strings.Repeat(bulk, 33),
 		"no reply":               "HTTP/1.1 200 OK\r\n",
 	} {
-		if _, err := io.Copy(io.Discard, guard(canned{r: strings.NewReader(s)})); !errors.Is(err, errReply) {
+		if _, err := io.Copy(io.Discard, guard(canned{r: strings.NewReader(s)}, false)); !errors.Is(err, errReply) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// What is asked for may come as often as it is asked for.
-	g := guard(canned{r: strings.NewReader(strings.Repeat(bulk, 64))})
+	g := guard(canned{r: strings.NewReader(strings.Repeat(bulk, 64))}, false)
 	for range 64 {
 		if _, err := g.Write([]byte("GET")); err != nil {
 			t.Fatal(err)

@@ -173,7 +173,7 @@ func dialer(o Options, config *tls.Config) func(ctx context.Context, network, ad
 			}
 			conn = secured
 		}
-		return guard(conn), nil
+		return guard(conn, o.MasterName != ""), nil
 	}
 }
 
