@@ -28,7 +28,7 @@ var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 // or the placeholders.
 func ACL(federation, coordinatorHash, agentsHash string) (string, error) {
 	if len(federation) > 253 || !name.MatchString(federation) {
-		return "", fmt.Errorf("redis: %.64q is no federation's name: it has lower-case letters, digits, - and .", federation)
+		return "", fmt.Errorf("redis: %.64q is no federation's name: want lower-case letters, digits, dots and hyphens", federation)
 	}
 	line := func(who, hash, commands string) string {
 		stream := events.Stream(federation)

@@ -2,6 +2,7 @@ package redislink
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,7 +101,7 @@ func TestAFederationsUsersCanDoWhatTheyNeedAndNothingElse(t *testing.T) {
 	}
 	read := func(c redis.UniversalClient, stream string) error {
 		err := c.XRead(ctx, &redis.XReadArgs{Streams: []string{stream, "0-0"}, Count: 10, Block: -1}).Err()
-		if err == redis.Nil {
+		if errors.Is(err, redis.Nil) {
 			return nil
 		}
 		return err
