@@ -231,8 +231,9 @@ func (m *member) upload(ctx context.Context, g *coordinatorv1.Grant, layout [32]
 	return nil
 }
 
-// pull downloads a snapshot or delta to w.
-func (m *member) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, version uint64, w io.Writer) (size int64, err error) {
+// pull downloads a snapshot or delta to w; its header says how large it is and, of a
+// commit, how a replica steps by it.
+func (m *member) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, version uint64, w io.Writer) (header *coordinatorv1.PullHeader, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: pull of version %d: %w", m.site, version, err)
@@ -242,28 +243,27 @@ func (m *member) pull(ctx context.Context, kind coordinatorv1.PullRequest_Kind, 
 	defer cancel()
 	stream, err := m.client.Pull(ctx, &coordinatorv1.PullRequest{SessionToken: m.welcome.GetSessionToken(), Kind: kind, Version: version})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if first.GetHeader() == nil {
-		return 0, errors.New("a pull begins without its header")
+	if header = first.GetHeader(); header == nil {
+		return nil, errors.New("a pull begins without its header")
 	}
-	size = int64(first.GetHeader().GetPayloadBytes())
-	rx := wire.NewFrameReceiver(wire.AppendTo(w), size, 0)
+	rx := wire.NewFrameReceiver(wire.AppendTo(w), int64(header.GetPayloadBytes()), 0)
 	var c wire.PullFrames
 	for {
 		err := stream.RecvMsg(&c)
 		if errors.Is(err, io.EOF) {
-			return size, rx.Finish()
+			return header, rx.Finish()
 		}
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		if err := rx.TakeFrames(&c.Frames); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 }

@@ -282,7 +282,8 @@ func (b *memoryBench) round(ctx context.Context, c *coordinator, members []*memb
 	}
 	sizes := make([]int64, len(members))
 	err = together(members, func(i int, m *member) (err error) {
-		sizes[i], err = m.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, versions[i], io.Discard)
+		header, err := m.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, versions[i], io.Discard)
+		sizes[i] = int64(header.GetPayloadBytes())
 		return err
 	})
 	if err != nil {

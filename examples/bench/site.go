@@ -122,10 +122,17 @@ func (s *site) follow(ctx context.Context, sent *codec.Payload) (size int64, err
 		return 0, err
 	}
 	var b bytes.Buffer
-	if size, err = s.m.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, done.GetVersion(), &b); err != nil {
+	header, err := s.m.pull(ctx, coordinatorv1.PullRequest_KIND_DELTA, done.GetVersion(), &b)
+	if err != nil {
 		return 0, err
 	}
-	delta, err := codec.Parse(s.domain, s.m.params.Downlink, bytes.NewReader(b.Bytes()), size, nil)
+	// Of the commit, not of the session: the outer step follows each commit's members.
+	params, err := algorithm.FromProto(header.GetAlgorithm())
+	if err != nil {
+		return 0, err
+	}
+	size = int64(header.GetPayloadBytes())
+	delta, err := codec.Parse(s.domain, params.Downlink, bytes.NewReader(b.Bytes()), size, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -133,7 +140,7 @@ func (s *site) follow(ctx context.Context, sent *codec.Payload) (size int64, err
 	if a, ok := codec.Agreement(s.domain, delta, sent, s.residual.Vector()); ok {
 		s.agreement = &a
 	}
-	if err := replica.Step(s.state, s.domain, s.m.params, delta); err != nil {
+	if err := replica.Step(s.state, s.domain, params, delta); err != nil {
 		return 0, err
 	}
 	s.version = done.GetVersion()
