@@ -121,14 +121,14 @@ func (s *helperSite) do(line string) (answer, error) {
 		if s.conn != nil {
 			_ = s.conn.Close()
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 		defer cancel()
 		c, err := s.spoke.Dial(ctx, FleetPort)
 		if err != nil {
 			return a, err
 		}
 		s.conn = c
-		_ = c.SetDeadline(time.Now().Add(15 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(45 * time.Second))
 		_, err = fmt.Fscanf(c, "%s\n", &a.Site)
 		return a, err
 	}

@@ -200,8 +200,9 @@ func (s *Spoke) Run(ctx context.Context) error {
 			s.log.Info("tunnel is up", "endpoint", st.Endpoint)
 		}
 		if !st.Handshake.IsZero() && !quiet && now.Sub(probed) > probeEvery {
-			probed = now
-			s.probe(ctx)
+			if s.probe(ctx) {
+				probed = now
+			}
 		}
 		s.rotateIfDue(ctx)
 		every := lookEvery
@@ -292,13 +293,14 @@ const (
 
 // probe lowers the MTU to what gets through, if small packets do and full ones do
 // not. Connections that have agreed on larger ones are closed: their next full
-// packet would be their last.
-func (s *Spoke) probe(ctx context.Context) {
+// packet would be their last. It says whether it has found out: a path that was
+// silent meanwhile is asked again soon, because nothing is dialled before.
+func (s *Spoke) probe(ctx context.Context) bool {
 	e := s.now()
 	n, ok := e.network.(*userspace)
 	if !ok {
 		s.once.Do(func() { close(s.ready) })
-		return
+		return true
 	}
 	mtu := s.MTU()
 	size := 0
@@ -313,12 +315,13 @@ func (s *Spoke) probe(ctx context.Context) {
 		}
 		size = s.through(ctx, n, append(probeSizes(mtu), smallPacket))
 	}
+	size = s.confirm(ctx, n, size, mtu)
 	switch {
 	case ctx.Err() != nil || size == 0: // silence, which says nothing of sizes
-		return
+		return false
 	case size == smallPacket:
 		s.log.Error("not even packets of 1280 bytes get through to the hub: the path outside must carry 1360 bytes, 1340 over IPv4", "endpoint", s.c.Endpoint)
-		return
+		return true
 	case size < mtu:
 		s.log.Warn("the path swallows full packets: MTU lowered", "from", mtu, "to", size, "endpoint", s.c.Endpoint)
 		n.setMTU(size)
@@ -331,6 +334,26 @@ func (s *Spoke) probe(ctx context.Context) {
 		}
 	}
 	s.once.Do(func() { close(s.ready) })
+	return true
+}
+
+// confirm goes down from a size until one gets through again, by itself: what came
+// back once among many may have been cut to pieces on its way.
+func (s *Spoke) confirm(ctx context.Context, n *userspace, size, mtu int) int {
+	if size <= LeastMTU || size == mtu {
+		return size
+	}
+	for _, smaller := range probeSizes(size + 1) {
+		if ctx.Err() != nil {
+			return 0
+		}
+		for range 2 {
+			if s.through(ctx, n, []int{smaller}) != 0 {
+				return smaller
+			}
+		}
+	}
+	return LeastMTU
 }
 
 // through is the largest of the sizes of which a packet comes back, 0 if none does.

@@ -41,7 +41,7 @@ func TestTheAgentTakesTheSameArgumentsAsBefore(t *testing.T) {
 		args []string
 		says string
 	}{
-		"nothing":                           {nil, `required flag(s) "coordinator"`},
+		"nothing":                           {nil, `required flag(s) "federation"`},
 		"a command without --":              {append(site("porto"), "python"), `behind "--"`},
 		"a site named as the subcommand":    {append(site("trainer"), "--log-format", "xml"), "--log-format"},
 		"a trainer named as the subcommand": {append(site("porto"), "--log-format", "xml", "--", "trainer", "--data", "x"), "--log-format"},
