@@ -48,6 +48,7 @@ test: check-go services ## Format, vet, tests with the race detector, short fuzz
 	$(GO) vet ./...
 	$(GO) test -race -timeout 25m $$($(GO) list ./... | grep -v /examples/kubernetes/churn)
 	$(GO) test $(LONG_BUBBLES)
+	$(GO) test -run Namespaces ./internal/wire/wireguard
 	$(MAKE) --no-print-directory fuzz
 
 .PHONY: testenv

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -76,7 +77,24 @@ func (k *kernel) configure() error {
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr); err != nil {
 		return fmt.Errorf("%s up: %w", k.name, err)
 	}
-	return nil
+	return k.settled()
+}
+
+// settle bounds how long the kernel may take to make an address usable.
+const settle = 5 * time.Second
+
+// settled waits until sockets can have the address: the kernel is done with it a
+// moment after the device is up.
+func (k *kernel) settled() error {
+	for deadline := time.Now().Add(settle); ; time.Sleep(10 * time.Millisecond) {
+		c, err := net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(k.address, 0)))
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("address %s is not usable on %s after %s: %w", k.address, k.name, settle, err)
+		}
+	}
 }
 
 // bound makes sockets that hear and speak through the device only.

@@ -292,6 +292,9 @@ func TestBetweenNamespacesAHubIsKilledAndComesBack(t *testing.T) {
 }
 
 func TestBetweenNamespacesAShortPathWithoutICMPLowersTheMTU(t *testing.T) {
+	if raceDetector {
+		t.Skip("echoes under the race detector come back too late on a busy machine: make test runs it without")
+	}
 	n := newNamespaces(t)
 	n.run(n.path, "ip link set p1 mtu 1400")
 	n.run(n.hub, "ip link set h0 mtu 1400")

@@ -100,13 +100,6 @@ func (r *Relay) stop() {
 // Addr for clients to send to.
 func (r *Relay) Addr() string { return r.front.LocalAddr().String() }
 
-// SetPath changes what happens to packets from now on.
-func (r *Relay) SetPath(p Path) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.path = p
-}
-
 // Roam forgets all mappings: the server hears each client from another port.
 func (r *Relay) Roam() {
 	r.mu.Lock()
