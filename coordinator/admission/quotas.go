@@ -12,13 +12,13 @@ type Quotas struct {
 	BytesPerRound int64
 	// Members with a session at a time; 0: 256.
 	Members int
-	// CallsPerMinute; 0: 600 for each member with a session, and 600 at least.
+	// CallsPerMinute; 0: 6000 for each member with a session, and 6000 at least.
 	CallsPerMinute int
 }
 
 const (
 	defaultMembers = 256
-	defaultCalls   = 600
+	defaultCalls   = 6000
 	// defaultRepeats is how often an update may be sent whole: once, and thrice again
 	// over a bad line, though uploads resume.
 	defaultRepeats = 4

@@ -90,11 +90,11 @@ func TestCallsRefillWithTime(t *testing.T) {
 // A quota grows with the members that have a session, at once and for the round.
 func TestDefaultQuotasFollowTheMembers(t *testing.T) {
 	s := NewSite(Quotas{})
-	if _, n, _ := s.Call(time.Unix(1, 0)); n != 600 {
+	if _, n, _ := s.Call(time.Unix(1, 0)); n != defaultCalls {
 		t.Errorf("%d calls without a member", n)
 	}
 	s.SetMembers(3)
-	if _, n, _ := s.Call(time.Unix(1, 0)); n != 1800 {
+	if _, n, _ := s.Call(time.Unix(1, 0)); n != 3*defaultCalls {
 		t.Errorf("%d calls with three", n)
 	}
 	if quota, ok := s.Receive(1, 100, 10); quota != 120 || !ok {
@@ -124,7 +124,7 @@ func TestAWorkingMemberNeverMeetsTheDefaults(t *testing.T) {
 	s := NewSite(Quotas{})
 	s.SetMembers(members)
 	now := time.Unix(1, 0)
-	for round := uint64(1); round <= 300; round++ {
+	for round := uint64(1); round <= 900; round++ {
 		for range members {
 			for range 1 + 1 + 11 + 1 {
 				if _, _, ok := s.Call(now); !ok {
@@ -142,7 +142,7 @@ func TestAWorkingMemberNeverMeetsTheDefaults(t *testing.T) {
 				t.Fatalf("round %d: bytes refused", round)
 			}
 		}
-		now = now.Add(2 * time.Second)
+		now = now.Add(200 * time.Millisecond // small models have short rounds)
 	}
 	for _, c := range []Config{{MaxNormFactor: 1}, {MaxNormFactor: -2}, {MinCosine: new(1.5)}, {Quotas: Quotas{Members: -1}}} {
 		if c.Validate() == nil {

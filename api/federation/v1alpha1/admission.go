@@ -39,7 +39,7 @@ type QuotasSpec struct {
 	// +kubebuilder:validation:Maximum=65536
 	Members int32 `json:"members,omitempty"`
 	// CallsPerMinute that a site may make, heartbeats and chunks not counted. Default
-	// 600 for each member that has a session, and 600 at least.
+	// 6000 for each member that has a session, and 6000 at least.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CallsPerMinute int32 `json:"callsPerMinute,omitempty"`
