@@ -142,7 +142,7 @@ func TestAWorkingMemberNeverMeetsTheDefaults(t *testing.T) {
 				t.Fatalf("round %d: bytes refused", round)
 			}
 		}
-		now = now.Add(200 * time.Millisecond // small models have short rounds)
+		now = now.Add(200 * time.Millisecond) // small models have short rounds
 	}
 	for _, c := range []Config{{MaxNormFactor: 1}, {MaxNormFactor: -2}, {MinCosine: new(1.5)}, {Quotas: Quotas{Members: -1}}} {
 		if c.Validate() == nil {
