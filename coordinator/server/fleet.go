@@ -154,19 +154,20 @@ func sessionEnded(s *session.Session) error {
 	return status.Errorf(codes.Unavailable, "%s: the session of %s has ended", s.Reason(), s.Member)
 }
 
-type incoming struct {
-	msg *coordinatorv1.SessionRequest
+// incoming is one message of a stream, or its end.
+type incoming[M any] struct {
+	msg *M
 	err error
 }
 
 // receive reads a stream until it fails; the goroutine ends with ctx.
-func receive(ctx context.Context, stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) <-chan incoming {
-	out := make(chan incoming)
+func receive[M, R any](ctx context.Context, stream grpc.BidiStreamingServer[M, R]) <-chan incoming[M] {
+	out := make(chan incoming[M])
 	go func() {
 		for {
 			m, err := stream.Recv()
 			select {
-			case out <- incoming{m, err}:
+			case out <- incoming[M]{m, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -178,7 +179,7 @@ func receive(ctx context.Context, stream grpc.BidiStreamingServer[coordinatorv1.
 	return out
 }
 
-func awaitHello(ctx context.Context, in <-chan incoming, timeout time.Duration) (*coordinatorv1.Hello, error) {
+func awaitHello(ctx context.Context, in <-chan incoming[coordinatorv1.SessionRequest], timeout time.Duration) (*coordinatorv1.Hello, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

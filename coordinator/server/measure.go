@@ -33,20 +33,7 @@ func (f *Fleet) Measure(stream grpc.BidiStreamingServer[coordinatorv1.MeasureReq
 	if err := f.call(ctx, ""); err != nil {
 		return err
 	}
-	requests := make(chan measureRequest)
-	go func() {
-		for {
-			m, err := stream.Recv()
-			select {
-			case requests <- measureRequest{m, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
+	requests := receive(ctx, stream)
 	timer := time.NewTimer(f.firstMessage())
 	defer timer.Stop()
 	var test *engine.Measurement
@@ -54,7 +41,7 @@ func (f *Fleet) Measure(stream grpc.BidiStreamingServer[coordinatorv1.MeasureReq
 	var over <-chan struct{}
 	answer := make([]byte, maxMeasure)
 	for n := 0; ; n++ {
-		var r measureRequest
+		var r incoming[coordinatorv1.MeasureRequest]
 		select {
 		case r = <-requests:
 		case <-over:
@@ -87,11 +74,6 @@ func (f *Fleet) Measure(stream grpc.BidiStreamingServer[coordinatorv1.MeasureReq
 			return err
 		}
 	}
-}
-
-type measureRequest struct {
-	msg *coordinatorv1.MeasureRequest
-	err error
 }
 
 func (f *Fleet) measurement(ctx context.Context, id string) (*engine.Measurement, error) {
